@@ -2,7 +2,7 @@
 admission.
 
 What node/ does around it is done here in the same order: what is counted at which end of a move, what home knows of a process
-that is away (its use of processors, once a second), what a refusal tells. Processes share the cores of the node they are on. A
+that is away (its use of processors, once a second), what a refusal reports. Processes share the cores of the node they are on. A
 move takes the time that its memory takes, in which the process goes on; it stands still for a part of that only (`Transfer`),
 as live moves are measured to do.
 """
@@ -14,14 +14,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from balancer.admission import recheck, retry_after
-from balancer.decide import PERIOD, decide, next_interval
-from balancer.gossip import Gossip
-from balancer.load import SAMPLES_PER_SECOND, LoadEstimator, LoadVector
-from balancer.owner import AT_ONCE, Stage
-from balancer.placement import placings
-from balancer.process import HOME, Decision, Process, Settings
-from balancer.view import View
+from balancer.decisions.admission import recheck, retry_after
+from balancer.decisions.decide import PERIOD, decide, next_interval
+from balancer.decisions.placement import placings
+from balancer.decisions.process import HOME, Decision, Process, Settings
+from balancer.gossip.gossip import Gossip
+from balancer.lending.owner import AT_ONCE, Stage
+from balancer.load.load import SAMPLES_PER_SECOND, LoadEstimator, LoadVector
+from balancer.load.view import View
 from balancer.virtual import VirtualNetwork
 
 TICK = 1.0 / SAMPLES_PER_SECOND
@@ -72,7 +72,7 @@ STOPPED = Transfer(0.4, 1 / 110e6, 0.4, 1 / 110e6)
 @dataclass(slots=True)
 class Job:
     """A process of a simulation: `work` in seconds of yardstick cpu, `home` and `where` indexes of machines, `cpu` the seconds of
-    processor time that it has used, and `told` those that home knows of.
+    processor time that it has used, and `reported` those that home knows of.
 
     `placed`: its user wants the best node at its start, when it has little memory yet.
     """
@@ -85,7 +85,7 @@ class Job:
     where: int = -1
     done: float = 0.0
     cpu: float = 0.0
-    told: float = 0.0
+    reported: float = 0.0
     ended: float | None = None
     arrived: float = 0.0
     moved: list[float] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Simulation:
         self._unborn = 0
         self.names = [f"n{index + 1}" for index in range(len(self.machines))]
         self._index = {name: index for index, name in enumerate(self.names)}
-        self.network = VirtualNetwork(self.rng.randrange(1 << 30), self._tell, loss)
+        self.network = VirtualNetwork(self.rng.randrange(1 << 30), self._report, loss)
         self.estimators = [LoadEstimator(m.cores, m.speed, self.network.clock) for m in self.machines]
         self.gossips = [self.network.add(name) for name in self.names]
         for gossip in self.gossips:
@@ -198,7 +198,7 @@ class Simulation:
         self._moving.remove(job)
         self.estimators[job.where].relieve(id(job))
         self.present[job.where].remove(job)
-        job.where, job.moving_to, job.arrived, job.not_before, job.told = job.moving_to, None, self.now, 0.0, job.cpu
+        job.where, job.moving_to, job.arrived, job.not_before, job.reported = job.moving_to, None, self.now, 0.0, job.cpu
         self.present[job.where].append(job)
         job.moved.append(self.now)
         home = job.home
@@ -217,7 +217,7 @@ class Simulation:
                 job.done += TICK * machine.speed * share
                 job.cpu += TICK * share
                 if job.where == job.home or self._ticks % USAGE_TICKS == 0:
-                    job.told = job.cpu
+                    job.reported = job.cpu
                 if job.done >= job.work:
                     self._end(job)
 
@@ -242,7 +242,7 @@ class Simulation:
         free = machine.memory - sum(job.memory for job in present)
         self.estimators[index].sample(len(running) + owner, free, machine.memory, guests=guests)
 
-    def _tell(self, gossip: Gossip) -> None:
+    def _report(self, gossip: Gossip) -> None:
         gossip.update_self(self._vector(self._index[gossip.name]))
 
     def _vector(self, index: int) -> LoadVector:
@@ -264,7 +264,7 @@ class Simulation:
             return
         if self._owned[index] is None:
             self._owned[index] = self.now
-            self._tell(self.gossips[index])
+            self._report(self.gossips[index])
         elif self._owned[index] != math.inf and not guests:
             self._vacated.append(self.now - (self._owned[index] or 0.0))
             self._owned[index] = math.inf
@@ -274,7 +274,7 @@ class Simulation:
 
     def _process(self, number: int, job: Job, index: int) -> Process:
         return Process(
-            pid=number, cpu_seconds=job.told, memory=job.memory,
+            pid=number, cpu_seconds=job.reported, memory=job.memory,
             where=HOME if job.where == index else self.names[job.where], arrived=job.arrived, moved=tuple(job.moved),
             moving=job.moving_to is not None, not_before=job.not_before,
         )  # fmt: skip
@@ -290,8 +290,8 @@ class Simulation:
         return self._view(index).with_own(-float(sum(job.where == job.home == index for job in self._moving)))
 
     def _view(self, index: int) -> View:
-        self._tell(self.gossips[index])
-        return self.gossips[index].view()
+        self._report(self.gossips[index])
+        return self.gossips[index].known.view()
 
     def _decide(self, index: int) -> None:
         mine = self._homes[index]
@@ -308,7 +308,7 @@ class Simulation:
             self._start_move(job, job.home, memory)
             return True
         name, settings = decision.target or "", self._settings[job.home]
-        self.gossips[job.home].sent(name, 1.0)
+        self.gossips[job.home].known.sent(name, 1.0)
         target = self._index[name]
         fresh, coming = self._vector(target), sum(other.coming for other in self._moving if other.moving_to == target)
         refusal = None
@@ -316,10 +316,10 @@ class Simulation:
             refusal = recheck(fresh, decision.slowdown, 1.0, memory, coming, self._settings[target])
         if refusal or not fresh.accepts_guests:
             self.refused += 1
-            self.gossips[job.home].not_taken(name, 1.0)
+            self.gossips[job.home].known.not_taken(name, 1.0)
             job.not_before = self.now + retry_after(fresh.accepts_guests, self.rng, settings)
-            self._tell(self.gossips[target])
-            self.network.send(name, self.gossips[target].tell(self.names[job.home]))
+            self._report(self.gossips[target])
+            self.network.send(name, self.gossips[target].greet(self.names[job.home]))
             return False
         self.estimators[target].inflate(id(job), hold=self._settings[target].cost.takes(memory))
         self._start_move(job, target, memory)

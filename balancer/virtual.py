@@ -6,10 +6,10 @@ import heapq
 import random
 from collections.abc import Callable, Iterator
 
-from balancer.datagram import LIMIT, SEAL
-from balancer.gossip import Gossip
-from balancer.letters import Letter, Sent
-from balancer.opening import unpack
+from balancer.gossip.datagram import ENVELOPE, LIMIT
+from balancer.gossip.gossip import Gossip
+from balancer.gossip.letters import Letter, Sent
+from balancer.gossip.opening import unpack
 
 DELAY = 0.0005
 """Seconds that a datagram is under way at least; it is up to four times as many."""
@@ -22,10 +22,10 @@ class VirtualNetwork:
     side of a cut a node is on; a node that is in `paused` does nothing before that moment, and finds then what came meanwhile.
     """
 
-    def __init__(self, seed: int, tell: Callable[[Gossip], None], loss: float = 0.0) -> None:
-        """`tell` gives a node its own newest load vector, before each of its ticks."""
+    def __init__(self, seed: int, report: Callable[[Gossip], None], loss: float = 0.0) -> None:
+        """`report` gives a node its own newest load vector, before each of its ticks."""
         self.now = 0.0
-        self._tell = tell
+        self._report = report
         self.loss = loss
         self.nodes: dict[str, Gossip] = {}
         self.barred: set[tuple[str, str]] = set()
@@ -67,7 +67,7 @@ class VirtualNetwork:
     def send(self, source: str, sent: Sent) -> None:
         """Carry what a node sends."""
         for letter in sent:
-            size = SEAL + len(letter.data)
+            size = ENVELOPE + len(letter.data)
             self.largest = max(self.largest, size)
             if size > LIMIT:
                 raise ValueError(f"{source} sends a datagram of {size} bytes")
@@ -104,6 +104,6 @@ class VirtualNetwork:
             return
         if self._awake.get(name, 0.0) <= self.now:
             self._awake[name] = float("inf")
-            self._tell(gossip)
+            self._report(gossip)
             self.send(name, gossip.tick())
             self._wake(name, gossip)

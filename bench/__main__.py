@@ -13,10 +13,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.result import Result
-from kernel_helpers.errors import FarhomeError
+from bench.common.result import Result
+from kernel_helpers.common.errors import FarhomeError
 
-NAMES = ("link", "freeze", "start", "cpu", "births", "many", "mon", "owner", "hostile", "gossip", "balance", "mfs", "reads")
+FOLDERS = {
+    "link": "calls", "freeze": "moves", "start": "processes", "cpu": "processes", "births": "processes", "many": "processes",
+    "mon": "monitor", "owner": "lending", "hostile": "lending", "gossip": "sharing", "balance": "sharing", "mfs": "files",
+    "reads": "files", "away": "away", "make": "make",
+}  # fmt: skip
+"""The folder of each bench; a file there has its name."""
 EXIT_FAILED = 1
 EXIT_USAGE = 64
 EXIT_UNAVAILABLE = 69
@@ -64,14 +69,14 @@ def _table(results: Sequence[Result]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the bench; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure farhome on this machine.")
-    parser.add_argument("name", choices=NAMES, help="what to measure")
+    parser.add_argument("name", choices=FOLDERS, help="what to measure")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--real", action="store_true", help="in a lab of real daemons, where the bench is a simulation otherwise")
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as end:
         return EXIT_USAGE if end.code else 0
-    name = f"bench.{arguments.name}_real" if arguments.real else f"bench.{arguments.name}"
+    name = f"bench.{FOLDERS[arguments.name]}.{arguments.name}{'_real' if arguments.real else ''}"
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:

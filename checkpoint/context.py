@@ -1,4 +1,4 @@
-"""The context of a process out of its checkpoint: CRIU's images of it, and what they do not tell (record.py)."""
+"""The context of a process out of its checkpoint: CRIU's images of it, and what they lack (record.py)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from checkpoint.directory import Opened
 from checkpoint.errors import BadCheckpoint
 from checkpoint.record import CAPABILITIES, Record, Region
 from engine.context.capture import limits_in_force
-from engine.context.context import ADDRESS_NAMES, SIGNALS, BadContext, Context, Identity, MemoryLayout, Rseq, ThreadContext
+from engine.context.checked import SIGNALS, BadContext
+from engine.context.context import ADDRESS_NAMES, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.criu import images
 from engine.leaving.processor import own_processor
 from engine.mappings.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, PROT_READ, SPECIAL, Mapping
 from kernel_helpers.common import library
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.pages.pages import PageRange, PageTotals
 from kernel_helpers.process.syscalls import Registers
 
@@ -70,7 +71,7 @@ class Pages:
         """where the kernel has its own, of which nothing is written"""
 
     def has_any(self, start: int, end: int) -> bool:
-        """Whether any page lies there."""
+        """Return whether any page lies there."""
         at = bisect.bisect_left(self._starts, end) - 1
         return at >= 0 and self.runs[at][0] + self.runs[at][1] > start
 
@@ -175,7 +176,7 @@ def _three(ids: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 class _Regions:
-    """What the record tells of addresses."""
+    """The addresses in the record."""
 
     def __init__(self, regions: Sequence[Region]) -> None:
         self.all = sorted(regions, key=lambda region: region.start)
@@ -187,7 +188,7 @@ class _Regions:
 
 
 def _maps(memory: Any, files: dict[int, str], regions: _Regions, has_pages: Callable[[int, int], bool]) -> tuple[Mapping, ...]:
-    # The kernel's own are not all told apart by the images.
+    # The images do not distinguish all of the kernel's own.
     found = [
         Mapping(one.start, one.end, PROT_READ, MAP_PRIVATE, 0, one.name, False, frozenset(one.flags.split()))
         for one in regions.all if one.name in SPECIAL
@@ -215,7 +216,7 @@ def _maps(memory: Any, files: dict[int, str], regions: _Regions, has_pages: Call
 def _actions(entries: Sequence[Any]) -> dict[int, bytes]:
     numbers = [number for number in range(1, SIGNALS + 1) if number not in _UNCATCHABLE]
     if len(entries) != len(numbers):
-        raise BadCheckpoint("its images do not tell what it does on signals")
+        raise BadCheckpoint("its images do not say what it does on signals")
     return {
         number: struct.pack("<QQQQ", entry.sigaction, entry.flags, entry.restorer, entry.mask)
         for number, entry in zip(numbers, entries, strict=True)
@@ -225,7 +226,7 @@ def _actions(entries: Sequence[Any]) -> dict[int, bytes]:
 def _thread(tid: int, core: Any, leader: Any, record: Record) -> ThreadContext:
     own, machine = core.thread_core, core.thread_info
     if not (core.HasField("thread_core") and core.HasField("thread_info")):
-        raise BadCheckpoint("its images do not tell of all its threads")
+        raise BadCheckpoint("its images do not have all its threads")
     mask = own.blk_sigset if own.HasField("blk_sigset") else leader.tc.blk_sigset
     comm = own.comm if own.HasField("comm") else leader.tc.comm
     rseq = Rseq()
@@ -240,12 +241,12 @@ def _thread(tid: int, core: Any, leader: Any, record: Record) -> ThreadContext:
     )  # fmt: skip
 
 
-def _registers(told: Any) -> bytes:
+def _registers(reported: Any) -> bytes:
     names = {"rbp": "bp", "rbx": "bx", "rax": "ax", "rcx": "cx", "rdx": "dx", "rsi": "si", "rdi": "di", "orig_rax": "orig_ax",
              "rip": "ip", "eflags": "flags", "rsp": "sp"}  # fmt: skip
     registers = Registers()
     for name in (field[0] for field in Registers._fields_):
-        setattr(registers, name, int(getattr(told, names.get(name, name))))
+        setattr(registers, name, int(getattr(reported, names.get(name, name))))
     return bytes(registers)
 
 
@@ -256,21 +257,33 @@ def _component(bit: int) -> tuple[int, int]:
     return offset.value, size.value
 
 
-def _extended_state(told: Any) -> bytes:
+def _extended_state(reported: Any) -> bytes:
     """What XSAVE would write, in the layout of this processor, which the images do not have. Errors: FarhomeError."""
     processor = own_processor()
     area = bytearray(max(processor.xsave, _LEGACY))
-    struct.pack_into("<HHHHQQII", area, 0, told.cwd, told.swd, told.twd, told.fop, told.rip, told.rdp, told.mxcsr, told.mxcsr_mask)
-    struct.pack_into("<32I", area, 32, *told.st_space)
-    struct.pack_into("<64I", area, 160, *told.xmm_space)
+    struct.pack_into(
+        "<HHHHQQII",
+        area,
+        0,
+        reported.cwd,
+        reported.swd,
+        reported.twd,
+        reported.fop,
+        reported.rip,
+        reported.rdp,
+        reported.mxcsr,
+        reported.mxcsr_mask,
+    )
+    struct.pack_into("<32I", area, 32, *reported.st_space)
+    struct.pack_into("<64I", area, 160, *reported.xmm_space)
     struct.pack_into("<Q", area, 464, processor.xcr0)
     used = 3
-    if told.HasField("xsave"):
-        used = int(told.xsave.xstate_bv)
+    if reported.HasField("xsave"):
+        used = int(reported.xsave.xstate_bv)
         if used & ~processor.xcr0:
             raise FarhomeError(f"the processor here lacks register sets {used & ~processor.xcr0:#x} that the process uses")
         for name, bit, kind in _COMPONENTS:
-            values = getattr(told.xsave, name)
+            values = getattr(reported.xsave, name)
             values = values if isinstance(values, Sequence) or hasattr(values, "__len__") else [values]
             offset, size = _component(bit)
             if not used >> bit & 1 or not values:

@@ -14,7 +14,7 @@ from checkpoint.record import DEVICE, DIRECTORY, FILE, STANDARD, Descriptor, Fil
 from kernel_helpers.process.syscalls import SYS
 
 DEVICES = {(1, 3): "/dev/null", (1, 5): "/dev/zero", (1, 7): "/dev/full", (1, 8): "/dev/random", (1, 9): "/dev/urandom"}
-"""What is the same whoever opens it."""
+"""Files that are the same for every process that opens them."""
 STANDARD_NUMBERS = range(3)
 _TERMINALS = frozenset({4, 5, 136, 137, 138, 139, 140, 141, 142, 143})
 _KCMP_FILE = 0
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Info:
-    """What /proc/PID/fdinfo tells of a descriptor: offset in bytes; flags, O_CLOEXEC included; lock: of what kind, or empty."""
+    """What /proc/PID/fdinfo reports about a descriptor: offset in bytes; flags, O_CLOEXEC included; lock: of what kind, or empty."""
 
     offset: int
     flags: int
@@ -36,7 +36,7 @@ class Info:
 
 
 def numbers(pid: int) -> list[int]:
-    """The descriptors of a process, in order. Errors: ProcessLookupError."""
+    """Return the descriptors of a process, in order. Errors: ProcessLookupError."""
     try:
         return sorted(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def info(pid: int, number: int) -> Info:
 
 
 def read(pid: int) -> tuple[OpenFile, ...]:
-    """The open files of a process that does not open or close any meanwhile. Errors: CheckpointRefused, OSError."""
+    """Return the open files of a process that does not open or close any meanwhile. Errors: CheckpointRefused, OSError."""
     groups: list[OpenFile] = []
     alike: dict[tuple[int, int, int], list[int]] = {}
     for number in numbers(pid):
@@ -86,19 +86,19 @@ def _describe(pid: int, number: int) -> tuple[OpenFile, tuple[int, int, int]] | 
     """One descriptor as an open file of its own, and what it has in common with those that are the same. None: it is closed by now."""
     link = f"/proc/{pid}/fd/{number}"
     try:
-        target, status, told = os.readlink(link), os.stat(link), info(pid, number)
+        target, status, reported = os.readlink(link), os.stat(link), info(pid, number)
     except FileNotFoundError:
         return None
-    flags = told.flags & ~_IGNORED_FLAGS
+    flags = reported.flags & ~_IGNORED_FLAGS
     kind, reason = _kind(target, status)
     if reason is None:
-        reason = _hindrance(target, status, told, kind)
+        reason = _hindrance(target, status, reported, kind)
     if reason is not None:
         raise CheckpointRefused(pid, f"{reason} (descriptor {number})")
     path = {DEVICE: DEVICES.get((os.major(status.st_rdev), os.minor(status.st_rdev)), ""), STANDARD: "/"}.get(kind, target)
     file = File(path, status.st_ino, status.st_size if kind == FILE else 0, status.st_mtime_ns)
-    descriptor = Descriptor(number, bool(told.flags & os.O_CLOEXEC))
-    return OpenFile(kind, (descriptor,), file, flags, told.offset), (status.st_dev, status.st_ino, flags)
+    descriptor = Descriptor(number, bool(reported.flags & os.O_CLOEXEC))
+    return OpenFile(kind, (descriptor,), file, flags, reported.offset), (status.st_dev, status.st_ino, flags)
 
 
 def _kind(target: str, status: os.stat_result) -> tuple[str, str | None]:
@@ -121,10 +121,10 @@ def _kind(target: str, status: os.stat_result) -> tuple[str, str | None]:
     return STANDARD, f"it has {_ANONYMOUS.get(name, name)} open"
 
 
-def _hindrance(target: str, status: os.stat_result, told: Info, kind: str) -> str | None:
-    if told.lock:
-        return f"it holds a lock ({told.lock.lower()}) on {target}"
-    if told.flags & os.O_ASYNC:
+def _hindrance(target: str, status: os.stat_result, reported: Info, kind: str) -> str | None:
+    if reported.lock:
+        return f"it holds a lock ({reported.lock.lower()}) on {target}"
+    if reported.flags & os.O_ASYNC:
         return f"it is sent a signal when {target} is ready (O_ASYNC)"
     if kind not in (FILE, DIRECTORY):
         return None
@@ -133,7 +133,7 @@ def _hindrance(target: str, status: os.stat_result, told: Info, kind: str) -> st
     if status.st_nlink == 0:
         return f"it has {target.removesuffix(' (deleted)')} open, which is deleted"
     if status.st_dev == os.stat("/proc").st_dev:
-        return f"it has {target} open, which tells of the moment"
+        return f"it has {target} open, which shows the moment"
     try:
         named = os.stat(target, follow_symlinks=False)
     except OSError:
@@ -144,7 +144,7 @@ def _hindrance(target: str, status: os.stat_result, told: Info, kind: str) -> st
 
 
 def _why_not_standard(pid: int, file: OpenFile) -> str | None:
-    """Terminals, pipes and sockets are those of whoever restarts it, if they are standard input, output or error."""
+    """Terminals, pipes and sockets are those of the user who restarts it, if they are standard input, output or error."""
     if file.kind != STANDARD or any(descriptor.number in STANDARD_NUMBERS for descriptor in file.numbers):
         return None
     number = file.numbers[0].number
@@ -154,10 +154,10 @@ def _why_not_standard(pid: int, file: OpenFile) -> str | None:
 
 
 def _is_same(pid: int, first: int, second: int) -> bool:
-    """Whether two descriptors share their offset. Errors: CheckpointRefused: this kernel does not tell."""
+    """Whether two descriptors share their offset. Errors: CheckpointRefused: this kernel does not report it."""
     result = _libc.syscall(SYS.kcmp, pid, pid, _KCMP_FILE, first, second)
     if result < 0:
-        raise CheckpointRefused(pid, f"the kernel does not tell whether descriptors {first} and {second} are one file")
+        raise CheckpointRefused(pid, f"the kernel does not say whether descriptors {first} and {second} are one file")
     return int(result) == 0
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from checkpoint.errors import BadCheckpoint
 from checkpoint.record import NAME
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 
 CUT = "cut"
 FILES_MOST = 4096
@@ -206,7 +206,7 @@ class Opened:
         return file
 
     def read(self, name: str, most: int) -> bytes:
-        """All of a file. Errors: BadCheckpoint, OSError."""
+        """Return all of a file. Errors: BadCheckpoint, OSError."""
         file = self.files.get(name)
         if file is None:
             raise BadCheckpoint(f"it has no {name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 
 
 class CheckpointRefused(FarhomeError):

@@ -39,7 +39,7 @@ class Prefix:
             self._at_moment = digest.hexdigest()
 
     def settle(self) -> str:
-        """The SHA-256 of what the file held when the process stood still, or nothing: it was written in where it had been read."""
+        """Return the SHA-256 of what the file held when the process stood still, or nothing: it was written in where it had been read."""
         if not self._is_known:
             return ""
         again = hashlib.sha256()

@@ -1,7 +1,7 @@
 """What a checkpoint holds besides CRIU's images: `farhome.json`.
 
-The images are those of a copy without descriptors (engine/criu/forkcopy.py). What such a copy does not have, or CRIU's images do not tell,
-is here. All of it comes from outside when it is read: the directory is the user's.
+The images are those of a copy without descriptors (engine/criu/forkcopy.py). What such a copy does not have, or CRIU's images do not
+report, is here. All of it comes from outside when it is read: the directory is the user's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from checkpoint.errors import BadCheckpoint
-from engine.context.context import SIGINFO_BYTES, SIGNALS
+from engine.context.checked import SIGINFO_BYTES, SIGNALS
 from engine.mappings.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, SPECIAL
 
 NAME = "farhome.json"
@@ -57,7 +57,7 @@ class File:
 class OpenFile:
     """One open file (description): kind is one of KINDS; STANDARD is a terminal, pipe or socket that is descriptor 0, 1 or 2.
 
-    flags: as fcntl(F_GETFL) tells them. offset in bytes. sha256: of a file that can be written, of its first `size` bytes, if that
+    flags: as fcntl(F_GETFL) returns them. offset in bytes. sha256: of a file that can be written, of its first `size` bytes, if that
     is known; else empty.
     """
 
@@ -76,7 +76,7 @@ class OpenFile:
 
 @dataclass(frozen=True)
 class Region:
-    """What images do not tell of a mapping: flags as smaps has them, of CARRIED_FLAGS; the name of one of the kernel's own."""
+    """What images do not report about a mapping: flags as smaps has them, of CARRIED_FLAGS; the name of one of the kernel's own."""
 
     start: int
     end: int
@@ -87,7 +87,7 @@ class Region:
 @dataclass(frozen=True)
 class Record:
     """See the module. uids, gids: real, effective, saved; limits: soft, hard, by number; timers: interval and what is left, in
-    microseconds; pending: tid (0: the process) and siginfo_t in hexadecimal digits; kernel: what engine.pour.vessel.kernel_pages tells;
+    microseconds; pending: tid (0: the process) and siginfo_t in hexadecimal digits; kernel: what engine.pour.vessel.kernel_pages returns;
     kernel_code: SHA-256 of the vdso; mapped: program and all mapped files; time: seconds since the epoch."""
 
     pid: int
@@ -114,7 +114,7 @@ class Record:
     release: str = field(default="")
 
     def to_json(self) -> bytes:
-        """The content of the file."""
+        """Return the content of the file."""
         return json.dumps({"version": VERSION, **asdict(self)}, indent=1).encode("ascii") + b"\n"
 
     @classmethod
@@ -149,7 +149,7 @@ class Record:
             nice=reader.number("nice", -20, 19),
             limits=reader.each("limits", LIMITS, lambda v: _pair(v, _WORD, "limits")),
             timers=reader.each("timers", TIMERS, lambda v: _pair(v, 1 << 60, "timers")),
-            pending=reader.each("pending", 1 << 16, _signal),
+            pending=reader.each("pending", 1 << 16, _pending_signal),
             open_files=reader.each("open_files", DESCRIPTORS_MOST, _open_file),
             release=reader.text("release"),
         )
@@ -210,7 +210,7 @@ def _pair(value: Any, most: int, what: str) -> tuple[int, int]:
     return first, second
 
 
-def _signal(value: Any) -> tuple[int, str]:
+def _pending_signal(value: Any) -> tuple[int, str]:
     if not isinstance(value, list) or len(value) != 2:
         raise BadCheckpoint("its signals make no sense")
     tid, info = _number(value[0], 0, 1 << 22, "signals"), _text(value[1], "signals")

@@ -20,7 +20,7 @@ from kernel_helpers.process.syscalls import SYS, U64
 _KEPT_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_SYNC | os.O_DSYNC | os.O_DIRECT | os.O_NOATIME | os.O_DIRECTORY | os.O_PATH
 _SETTABLE = os.O_APPEND | os.O_NONBLOCK | os.O_DIRECT | os.O_NOATIME
 _AT_FDCWD = U64 - 99
-_PATH_ROOM = 4096
+_PATH_SIZE = 4096
 _TEXTS = ("standard input", "standard output", "standard error")
 
 
@@ -65,7 +65,7 @@ class Reopened:
         return any(file.kind == STANDARD and any(one.number == number for one in file.numbers) for file in self._files)
 
     def _raised(self, number: int) -> int:
-        """A descriptor of whoever restarts, out of the way."""
+        """Moves a descriptor of the restarting process out of the way."""
         try:
             return self._frozen.call(SYS.fcntl, number, fcntl.F_DUPFD_CLOEXEC, self._top)
         except OSError:
@@ -75,7 +75,7 @@ class Reopened:
         """One open file, at a number out of the way."""
         frozen = self._frozen
         path = file.file.path
-        with frozen.scratch(_PATH_ROOM) as scratch:
+        with frozen.scratch(_PATH_SIZE) as scratch:
             frozen.write(scratch, os.fsencode(path) + b"\0")
             flags = file.flags & _KEPT_FLAGS | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
             low = self._call(SYS.openat, f"{path} cannot be opened", _AT_FDCWD, scratch, flags, 0)

@@ -6,7 +6,7 @@
                                                                     root only: becomes the user of the checkpoint
                                                                     executes the program; stopped at its first instruction
                                                                     working directory, umask, open files, by calls of its own
-                                                                    emptied, and filled from the images (engine/pour/vessel.py)
+                                                                    emptied, and filled from the images (engine/pour/filling.py)
                                                                     files that have grown are cut back; it runs
 
 Whatever is in the checkpoint may be forged: what the child opens, executes or sets it does itself, with the rights of its user.
@@ -36,15 +36,18 @@ from checkpoint.record import CAPABILITIES, MOST, NAME, File, Record
 from checkpoint.reopen import Reopened, check_unchanged
 from checkpoint.rights import User, rights_of, status, user_of
 from engine.context.context import Context
-from engine.criu.forkcopy import CLONE_OF_THREAD, WALL, clone_task
+from engine.criu.clone import CLONE_OF_THREAD, clone_task
+from engine.criu.forkcopy import WALL
 from engine.mappings.mappings import read_places
 from engine.phases import Phases
-from engine.pour.refill import set_memory_layout
+from engine.pour.filling import Filling
+from engine.pour.threads import set_memory_layout
 from engine.pour.vessel import Vessel
-from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.process.inject import PTRACE_O_EXITKILL, PTRACE_O_TRACEEXEC, Thread, check
+from kernel_helpers.common.errors import FarhomeError, sentence
+from kernel_helpers.process.injection.native import PTRACE_O_EXITKILL, PTRACE_O_TRACEEXEC, check
 from kernel_helpers.process.seizing import RED_ZONE, Frozen, find_instruction, seize
 from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.process.thread import Thread
 from wire import logs
 
 ATTEMPTS = 50
@@ -52,7 +55,7 @@ ATTEMPTS = 50
 PAUSE = 0.02
 """Seconds."""
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
-_ROOM = 16 << 10
+_SPACE = 16 << 10
 _PR_SET_NO_NEW_PRIVS = 38
 _PRIO_PROCESS = 0
 _COMPARED = ("CapInh", "CapPrm", "CapEff", "CapAmb")
@@ -65,14 +68,14 @@ def parser() -> argparse.ArgumentParser:
     """Of its command line."""
     made = argparse.ArgumentParser(prog="checkpoint.restart", description="restarts one process")
     made.add_argument("--parent", type=int, required=True, help="the process that asks, and becomes its parent")
-    made.add_argument("--started", type=int, required=True, help="when it began, as /proc/PID/stat tells it")
+    made.add_argument("--started", type=int, required=True, help="when it began, as /proc/PID/stat shows it")
     made.add_argument("--uid", type=int, required=True, help="its user")
     made.add_argument("--directory", type=Path, required=True, help="the checkpoint")
     return made
 
 
 def restart(parent: int, started: int, uid: int, directory: Path) -> dict[str, Any]:
-    """What is said of it: pid, command, notes. Errors: FarhomeError, OSError: nothing is left, and no file has changed."""
+    """Return what is said of it: pid, command, notes. Errors: FarhomeError, OSError: nothing is left, and no file has changed."""
     caller = user_of(parent)
     if caller.uid != uid:
         raise RestartRefused("who asks is not who runs")
@@ -169,8 +172,8 @@ def _refuse_taken(tids: Sequence[int]) -> None:
     """Errors: RestartRefused: another has an id of the process or of its threads."""
     for tid in tids:
         with suppress(ProcessLookupError):
-            told = status(tid)
-            raise RestartRefused(f"its {'process' if tid == tids[0] else 'thread'} id {tid} is taken by {told['Name']}")
+            reported = status(tid)
+            raise RestartRefused(f"its {'process' if tid == tids[0] else 'thread'} id {tid} is taken by {reported['Name']}")
 
 
 @contextmanager
@@ -180,7 +183,7 @@ def _next_id(number: int) -> Iterator[None]:
     for _ in range(ATTEMPTS):
         if not Path(f"/proc/{number}").exists():
             break
-        time.sleep(PAUSE)  # it was free a moment ago; whoever came in between may be short
+        time.sleep(PAUSE)  # it was free a moment ago; a process that took it in between may be short-lived
     last = LAST_PID.read_text(encoding="ascii")
     LAST_PID.write_text(str(number - 1), encoding="ascii")
     try:
@@ -206,8 +209,8 @@ def _end(parent: Frozen, child: Frozen) -> None:
         parent.leader.call(SYS.wait4, child.pid, 0, 0, 0)
 
 
-class _Restarted(Vessel):
-    """A vessel that is its program already, and whose threads get their ids without any right to ask for them."""
+class _Restarted(Filling):
+    """Of a vessel that is its program already, and whose threads get their ids without any right to ask for them."""
 
     def _show_program(self, context: Context, scratch: int) -> None:
         set_memory_layout(self.frozen, context.memory, scratch)
@@ -236,17 +239,17 @@ def _become(child: Frozen, caller: User, user: User, record: Record, context: Co
     phases.done("execute")
     reopened = _settle(child, user, record)
     phases.done("open")
-    vessel = _Restarted.empty(child)
+    vessel = Vessel.empty(child)
     if vessel.kernel_pages != record.kernel:
         raise RestartRefused(f"it was checkpointed under another kernel ({record.release})")
-    vessel.fill(context, pages.write)
+    _Restarted(vessel).fill(context, pages.write)
     vessel.leave()
     phases.done("fill")
     _check_mapped(child, record)
     _set_rest(child, record)
     notes = reopened.cut(opened)
     phases.done("cut")
-    phases.tell(log)
+    phases.report(log)
     return notes
 
 
@@ -262,7 +265,7 @@ def _execute(child: Frozen, record: Record) -> None:
     """The child executes the program of the checkpoint, which is of use for what the kernel then knows it by. Errors: RestartRefused."""
     before = _rights(child.pid)
     path = os.fsencode(record.program) + b"\0"
-    at = (child.leader.registers.rsp - RED_ZONE - _ROOM) & ~63  # its memory is lost anyway
+    at = (child.leader.registers.rsp - RED_ZONE - _SPACE) & ~63  # its memory is lost anyway
     child.write(at, path.ljust(4096, b"\0") + struct.pack("<QQ", at, 0))
     try:
         child.leader.execute(at, at + 4096, at + 4096 + 8)
@@ -275,19 +278,19 @@ def _execute(child: Frozen, record: Record) -> None:
         raise RestartRefused(f"{record.program} has rights of its own")
     program = next((file for file in record.mapped if file.path == record.program), None)
     if program is None:
-        raise RestartRefused("it does not tell its program")
+        raise RestartRefused("it does not name its program")
     check_unchanged(program, os.stat(f"/proc/{child.pid}/exe"))
 
 
 def _rights(pid: int) -> list[str]:
-    told = status(pid)
-    return [told[name] for name in ("Uid", "Gid", *CAPABILITIES)]
+    reported = status(pid)
+    return [reported[name] for name in ("Uid", "Gid", *CAPABILITIES)]
 
 
 def _settle(child: Frozen, user: User, record: Record) -> Reopened:
     """Working directory, umask and open files. Errors: RestartRefused, OSError."""
-    told = status(child.pid)
-    if [int(told[name], 16) for name in _COMPARED] != [record.capabilities[CAPABILITIES.index(name)] for name in _COMPARED]:
+    reported = status(child.pid)
+    if [int(reported[name], 16) for name in _COMPARED] != [record.capabilities[CAPABILITIES.index(name)] for name in _COMPARED]:
         raise RestartRefused("it had other capabilities than it would have now")
     with child.scratch(4096) as scratch:
         child.write(scratch, os.fsencode(record.cwd.path) + b"\0")

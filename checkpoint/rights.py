@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ def status(pid: int) -> dict[str, str]:
 
 def user_of(pid: int) -> User:
     """Errors: ProcessLookupError; FarhomeError: it has more than one user or group id."""
-    told = status(pid)
-    uids, gids = ({int(word) for word in told[name].split()} for name in ("Uid", "Gid"))
+    reported = status(pid)
+    uids, gids = ({int(word) for word in reported[name].split()} for name in ("Uid", "Gid"))
     if len(uids) > 1 or len(gids) > 1:
         raise FarhomeError("it runs with more than one user or group id")
-    return User(uids.pop(), gids.pop(), tuple(int(word) for word in told.get("Groups", "").split()))
+    return User(uids.pop(), gids.pop(), tuple(int(word) for word in reported.get("Groups", "").split()))
 
 
 @contextmanager

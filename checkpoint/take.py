@@ -1,7 +1,7 @@
 """`python -m checkpoint.take`: started by mosd for one checkpoint of one process that is at home.
 
     the process runs            stands still                        runs on
-    reasons, room beside DIR,   what the images do not tell         CRIU dumps the copy; what was written into files is looked at
+    reasons, room beside DIR,   what the images do not say         CRIU dumps the copy; what was written into files is looked at
     files that it writes        (record.py), the copy               again; all of it goes to DIR, with the rights of its user
 
 One line of JSON on standard output says what became of it.
@@ -14,24 +14,23 @@ import json
 import logging
 import os
 import shutil
-import struct
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from checkpoint import descriptors, prefix
+from checkpoint import descriptors, facts, prefix
 from checkpoint.context import HELD
 from checkpoint.directory import NewCheckpoint
 from checkpoint.errors import CheckpointRefused
-from checkpoint.record import CAPABILITIES, LIMITS, NAME, TIMERS, File, OpenFile, Record, Region
+from checkpoint.record import CAPABILITIES, NAME, OpenFile, Record, Region
 from checkpoint.rights import User, rights_of, status, user_of
 from engine.calls import rests, standstill, writing
 from engine.calls.finishing import Rests
 from engine.calls.restarts import shorten, timed_waits, waiting_places
-from engine.context.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
+from engine.context.capture import inner_tid, kernel_code, pending_signals
 from engine.context.confinement import IN_IMAGES, is_confined
 from engine.context.marks import not_in_images
 from engine.criu import criu
@@ -40,18 +39,17 @@ from engine.leaving import refusal
 from engine.leaving.peculiar import by_asking
 from engine.leaving.permission import Owner, may_leave
 from engine.leaving.private import private_directories
-from engine.mappings.address_space import exceptional, read_mappings_quickly
-from engine.mappings.mappings import Mapping
+from engine.mappings.address_space import read_mappings_quickly
 from engine.phases import Phases
 from engine.pour.vessel import kernel_pages
-from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
+from kernel_helpers.common.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.process.journal import Journal
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS
 from wire import logs
 
 MOMENT = 0.05
-"""Seconds between two looks whether what keeps it from being checkpointed has passed."""
+"""Seconds between two checks whether what keeps it from being checkpointed has passed."""
 PR_GET_CHILD_SUBREAPER = 37
 _NAMESPACES = {"net": "network", "ipc": "IPC", "uts": "UTS"}
 
@@ -70,7 +68,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def take(pid: int, asker: int, directory: Path, images: Path, journal: Path) -> dict[str, Any]:
-    """What is said of it: frozen_ms, bytes. asker: the user who wants it; root may ask for anybody's. journal: see deputy/mending.py.
+    """Return what is said of it: frozen_ms, bytes. asker: the user who wants it; root may ask for anybody's. journal: see
+    deputy/stub/mending.py.
     Errors: FarhomeError, OSError: what was in `directory` before is there still."""
     try:
         user = user_of(pid)
@@ -82,7 +81,7 @@ def take(pid: int, asker: int, directory: Path, images: Path, journal: Path) -> 
         raise CheckpointRefused(pid, "it is another user's by now")
     _refuse_secrets(pid, user)
     _await_reasons(pid)
-    with _room(directory, user) as new, _private(images), _prefixes(pid) as prefixes:
+    with _new_directory(directory, user) as new, _private(images), _prefixes(pid) as prefixes:
         record, frozen_ms = _copy_and_dump(pid, user, images, prefixes, Journal(journal))
         size = 0
         for name in sorted(os.listdir(images)):
@@ -116,7 +115,7 @@ def _writing(directory: Path, user: User) -> Iterator[None]:
 
 
 @contextmanager
-def _room(directory: Path, user: User) -> Iterator[NewCheckpoint]:
+def _new_directory(directory: Path, user: User) -> Iterator[NewCheckpoint]:
     with _writing(directory, user):
         new = NewCheckpoint(directory)
     try:
@@ -171,7 +170,7 @@ def _await_reasons(pid: int) -> None:
 
 
 def why_not(pid: int, traced_by: int | None = None) -> str | None:
-    """What keeps a process from being checkpointed, other than its open files; None: nothing. Errors: ProcessLookupError."""
+    """Return what keeps a process from being checkpointed, other than its open files; None: nothing. Errors: ProcessLookupError."""
     reason = refusal.why_not(pid, traced_by)
     if reason is not None:
         return reason
@@ -194,10 +193,10 @@ def _reasons(pid: int) -> Iterator[str]:
             yield f"it is in {'an' if kind == 'IPC' else 'a'} {kind} namespace of its own"
     if is_confined(pid):
         yield IN_IMAGES
-    told = status(pid)
-    if told["Uid"].split()[0] != "0" and any(int(told[name], 16) for name in ("CapPrm", "CapAmb")):
+    reported = status(pid)
+    if reported["Uid"].split()[0] != "0" and any(int(reported[name], 16) for name in ("CapPrm", "CapAmb")):
         yield "it has capabilities of its own"
-    if told["State"][0] in "Tt" and told["TracerPid"] == "0":
+    if reported["State"][0] in "Tt" and reported["TracerPid"] == "0":
         yield "it is stopped"
 
 
@@ -243,7 +242,7 @@ def _copy_and_dump(
         made.detach(frozen, cuts)
         frozen_ms = (time.monotonic() - begun) * 1e3
         phases.done("let go")
-        phases.tell(log)
+        phases.report(log)
         made.wait()
     try:
         criu.dump(copy, images)
@@ -260,7 +259,7 @@ def _copy_and_dump(
 
 
 def _why_not_frozen(frozen: Frozen) -> str | None:
-    """What only the process itself, standing still, can tell. Errors: OSError."""
+    """What only the process itself, standing still, can know. Errors: OSError."""
     if any(thread.group_stop for thread in frozen.threads.values()):
         return "it is stopped"
     reason = by_asking(frozen, with_timers=False) or not_in_images(frozen, read_mappings_quickly(frozen.pid))
@@ -280,14 +279,14 @@ def _why_not_frozen(frozen: Frozen) -> str | None:
 def _record(frozen: Frozen, prefixes: dict[int, prefix.Prefix]) -> Record:
     """Errors: CheckpointRefused, OSError."""
     pid = frozen.pid
-    told = status(pid)
+    reported = status(pid)
     maps = read_mappings_quickly(pid)
     files = descriptors.read(pid)
     for file in files:
         if file.is_written and file.file.inode in prefixes:
             prefixes[file.file.inode].freeze(file.file.size)
     code = kernel_code(frozen, maps)
-    mapped = tuple(_mapped(pid, maps, {file.file.inode for file in files if file.is_written}))
+    mapped = tuple(facts.mapped(pid, maps, {file.file.inode for file in files if file.is_written}))
     inner = {tid: inner_tid(pid, tid) for tid in frozen.threads}
     pending = [(0, info.hex()) for info in pending_signals(pid, shared=True)]
     for thread in frozen.threads.values():
@@ -295,9 +294,9 @@ def _record(frozen: Frozen, prefixes: dict[int, prefix.Prefix]) -> Record:
     return Record(
         pid=inner[pid],
         tids=tuple(inner.values()),
-        command=_command(pid),
+        command=facts.command(pid),
         time=int(time.time()),
-        program=_program(pid),
+        program=facts.program(pid),
         mapped=mapped,
         regions=tuple(
             Region(m.start, m.end, " ".join(sorted(m.vmflags)), m.path if m.special or m.name else "")
@@ -305,80 +304,20 @@ def _record(frozen: Frozen, prefixes: dict[int, prefix.Prefix]) -> Record:
         ),
         kernel=kernel_pages(maps, code),
         kernel_code=code.hex(),
-        uids=tuple(int(word) for word in told["Uid"].split()[:3]),
-        gids=tuple(int(word) for word in told["Gid"].split()[:3]),
-        groups=tuple(int(word) for word in told.get("Groups", "").split()),
-        capabilities=tuple(int(told[name], 16) for name in CAPABILITIES),
-        no_new_privileges=told.get("NoNewPrivs") == "1",
-        cwd=_cwd(pid),
-        umask=int(told["Umask"], 8),
+        uids=tuple(int(word) for word in reported["Uid"].split()[:3]),
+        gids=tuple(int(word) for word in reported["Gid"].split()[:3]),
+        groups=tuple(int(word) for word in reported.get("Groups", "").split()),
+        capabilities=tuple(int(reported[name], 16) for name in CAPABILITIES),
+        no_new_privileges=reported.get("NoNewPrivs") == "1",
+        cwd=facts.cwd(pid),
+        umask=int(reported["Umask"], 8),
         nice=os.getpriority(os.PRIO_PROCESS, pid),
-        limits=_limits(pid),
-        timers=_timers(frozen),
+        limits=facts.limits(pid),
+        timers=facts.timers(frozen),
         pending=tuple(pending),
         open_files=files,
         release=os.uname().release,
     )  # fmt: skip
-
-
-def _mapped(pid: int, maps: Sequence[Mapping], is_written: set[int]) -> Iterator[File]:
-    """Program and mapped files, each once. Errors: CheckpointRefused, OSError."""
-    links = {f"/proc/{pid}/exe": os.readlink(f"/proc/{pid}/exe")}
-    known = set()
-    for m in exceptional(maps):
-        if not m.is_file and not m.private and not m.special:
-            raise CheckpointRefused(pid, "it shares memory that has no file")
-        if m.is_file and (m.path, m.identity) not in known:
-            known.add((m.path, m.identity))
-            links[f"/proc/{pid}/map_files/{m.start:x}-{m.end:x}"] = m.path.replace("\\012", "\n")
-    for link, path in links.items():
-        file = os.stat(link)
-        try:
-            named = os.stat(path, follow_symlinks=False)
-        except OSError:
-            named = None
-        if named is None or (named.st_dev, named.st_ino) != (file.st_dev, file.st_ino):
-            raise CheckpointRefused(pid, f"it has {path.removesuffix(' (deleted)')} mapped, which is not to be found by that name any more")
-        if file.st_ino in is_written:
-            raise CheckpointRefused(pid, f"it writes {path}, which it has mapped")
-        yield File(path, file.st_ino, file.st_size, file.st_mtime_ns)
-
-
-def _program(pid: int) -> str:
-    return os.readlink(f"/proc/{pid}/exe")
-
-
-def _command(pid: int) -> str:
-    with open(f"/proc/{pid}/cmdline", "rb") as source:
-        text = source.read(4096).rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
-    return "".join(c if c.isprintable() else " " for c in text)[:200]
-
-
-def _cwd(pid: int) -> File:
-    path = os.readlink(f"/proc/{pid}/cwd")
-    found = os.stat(f"/proc/{pid}/cwd")
-    if found.st_nlink == 0:
-        raise CheckpointRefused(pid, "its working directory is deleted")
-    return File(path, found.st_ino, 0, 0)
-
-
-def _limits(pid: int) -> tuple[tuple[int, int], ...]:
-    """Soft and hard, by number: the kernel lists them in that order."""
-    with open(f"/proc/{pid}/limits", encoding="ascii", errors="replace") as lines:
-        rows = [line[26:].split()[:2] for line in lines][1 : LIMITS + 1]
-    soft_and_hard = [[NO_LIMIT if word == "unlimited" else int(word) for word in row] for row in rows]
-    return tuple((soft, hard) for soft, hard in soft_and_hard)
-
-
-def _timers(frozen: Frozen) -> tuple[tuple[int, int], ...]:
-    """What getitimer(2) tells: interval and what is left, microseconds. Errors: OSError."""
-    found = []
-    with frozen.scratch(64) as scratch:
-        for which in range(TIMERS):
-            frozen.call(SYS.getitimer, which, scratch)
-            every, every_more, left, left_more = struct.unpack("<4q", frozen.read(scratch, 32))
-            found.append((every * 1_000_000 + every_more, left * 1_000_000 + left_more))
-    return tuple(found)
 
 
 def main() -> int:

@@ -8,15 +8,17 @@ import random
 import sys
 from collections.abc import Sequence
 
-from cli.command import Parser, print_json, run
-from cli.exit_codes import FAILED, INTERRUPTED, OK, USAGE
+from cli.common.command import Parser, print_json, run
+from cli.common.exit_codes import FAILED, INTERRUPTED, OK, USAGE
 from lab.lab import Lab
+from lab.network import check_delay, parse_seconds
 from lab.node import environment, terminal_command
 from lab.state import LabError, names
 
 EXAMPLES = """\
   lab up 3                          three nodes, n1 to n3, with a cluster on them
   lab up 4 --speed n2=0.5           one of them half as fast
+  lab up 2 --delay 0.2ms            packets take 0.2 ms from one node to the other
   lab sh n1                         a shell on n1
   lab sh n1 mosrun -J 7 ./program   a program under mosrun on n1
   lab sh n1 --user farhome-a id     as an ordinary user
@@ -28,7 +30,7 @@ EXAMPLES = """\
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line, for --help, man pages and tests."""
+    """Return the command line, for --help, man pages and tests."""
     top = Parser("lab", "Virtual farhome nodes on this machine, each in namespaces of its own.", EXAMPLES,
                  exits=(OK, FAILED, USAGE, INTERRUPTED), ending="lab sh ends with the exit code of what it runs.")  # fmt: skip
     common = Parser("lab", add_help=False)
@@ -43,6 +45,8 @@ def parser() -> argparse.ArgumentParser:
         "--clock", action="append", default=[], type=_clock, metavar="NODE=SECONDS", help="its uptime differs by that from the host's"
     )
     up.add_argument("--bandwidth", metavar="RATE", help="of every node, each way: 100mbit, 1gbit")
+    up.add_argument("--delay", type=_seconds, default=0.0, metavar="TIME", help="that packets take to another node, each way: 200us, 0.2ms")
+    up.add_argument("--jitter", type=_seconds, default=0.0, metavar="TIME", help="by chance as much more or less of it at most: 50us")
     up.add_argument("--no-mosd", action="store_true", help="no cluster keys, no daemons")
 
     down = verbs.add_parser("down", parents=[common], help="end a lab, leave nothing behind")
@@ -94,6 +98,13 @@ def _clock(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not NODE=SECONDS, such as n2=86400") from None
 
 
+def _seconds(text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _interval(text: str) -> tuple[float, float]:
     low, _, high = text.partition("-")
     try:
@@ -107,11 +118,18 @@ def _interval(text: str) -> tuple[float, float]:
 
 def body(arguments: Sequence[str] | None) -> int:
     """Run one verb; its exit code. Errors: LabError, OSError, TimeoutError."""
-    return _run(parser().parse_args(arguments))
+    top = parser()
+    reported = top.parse_args(arguments)
+    if reported.verb == "up":
+        try:
+            check_delay(reported.delay, reported.jitter)
+        except ValueError as error:
+            top.error(str(error))
+    return _run(reported)
 
 
 def main() -> int:
-    """The installed command."""
+    """Run the installed command; return its exit status."""
     return run("lab", body)
 
 
@@ -124,6 +142,8 @@ def _run(arguments: argparse.Namespace) -> int:
             speed=dict(arguments.speed),
             clock=dict(arguments.clock),
             bandwidth=arguments.bandwidth,
+            delay=arguments.delay,
+            jitter=arguments.jitter,
             mosd=not arguments.no_mosd,
         )
         print(f"lab {lab.name}: {', '.join(node.name for node in lab.nodes())} up")
@@ -188,7 +208,7 @@ def _status(lab: Lab, as_json: bool) -> None:
 def _storm(lab: Lab, arguments: argparse.Namespace) -> int:
     from lab.storm import storm  # only here: the other verbs start faster without it
 
-    lab.node(arguments.home)  # a mistake is told before anything else
+    lab.node(arguments.home)  # a mistake is reported before anything else
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     print(f"storm with seed {seed} begins", flush=True)  # first of all: it may never come to its end
     result = storm(

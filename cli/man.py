@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cli import exit_codes, lab, migrate, mon, moscheck, mosctl, mosd, mosps, mosrun
-from cli.command import Parser
+from cli import lab, migrate, mon, moscheck, mosctl, mosd, mosps
+from cli.common import exit_codes
+from cli.common.command import Parser
+from cli.mosrun import mosrun
 
 COMMANDS = {
     "mosrun": mosrun, "migrate": migrate, "mosps": mosps, "moscheck": moscheck, "mon": mon, "mosctl": mosctl, "mosd": mosd, "lab": lab,
@@ -27,12 +29,12 @@ FILES = {
 
 
 def section(name: str) -> int:
-    """The section of the manual that a command's page is in."""
+    """Return the section of the manual that a command's page is in."""
     return SECTIONS.get(name, 1)
 
 
 def file_name(name: str) -> str:
-    """How the file of a command's page is called."""
+    """Return how the file of a command's page is called."""
     return f"{name}.{section(name)}"
 
 
@@ -43,7 +45,7 @@ def escape(text: str) -> str:
 
 
 def usage(parser: argparse.ArgumentParser) -> str:
-    """The synopsis in one line, without the command's name."""
+    """Return the synopsis in one line, without the command's name."""
     words = " ".join(parser.format_usage().split()).removeprefix("usage: ")
     return words.removeprefix(parser.prog).strip()
 
@@ -89,12 +91,12 @@ def _sentence(text: str) -> str:
 
 
 def page(name: str) -> str:
-    """The roff text of a command's page."""
+    """Return the roff text of a command's page."""
     parser = COMMANDS[name].parser()
     assert isinstance(parser, Parser)
     description = parser.description or ""
     summary = re.split(r"(?<=[^.])[.:](?: |$)", description, maxsplit=1)[0]
-    text = f'.\\" Generated from cli/{name}.py by python \\-m cli.man.\n'
+    text = f'.\\" Generated from {COMMANDS[name].__name__.replace(".", "/")}.py by python \\-m cli.man.\n'
     text += f'.TH {name.upper()} {section(name)} "" farhome "farhome manual"\n'
     text += f".SH NAME\n{name} \\- {escape(summary[:1].lower() + summary[1:])}\n"
     text += f".SH SYNOPSIS\n.B {name}\n{escape(usage(parser))}\n"

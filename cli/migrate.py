@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cli.client import Client
-from cli.command import Parser, print_json, process_id, run
-from cli.exit_codes import OK, USAGE, CommandError
+from cli.common.client import Client
+from cli.common.command import Parser, print_json, process_id, run
+from cli.common.exit_codes import OK, USAGE, CommandError
 
 PERIOD = 0.25
 """Seconds between two looks at how far a move has come."""
@@ -21,7 +21,7 @@ WAIT = 3600.0
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(
         "migrate",
         "Moves a running process, waits, and says where it is now and how long it stood still.",
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
         "  migrate 4711 checkpoint saved    goes on where it is; mosrun --restart saved starts it again from there\n",
         ending=(
             "A process that was not started with mosrun is moved as well, if it is yours (root: anybody's). It does not move "
-            "automatically then, unless it is told to: migrate PID balance."
+            "automatically then, unless it is let: migrate PID balance."
         ),
     )
     made.add_argument("pid", type=process_id, help="its pid at home")
@@ -55,7 +55,7 @@ def body(arguments: Sequence[str] | None) -> int:
     if options.target == "checkpoint":
         return checkpoint(options.pid, options.directory or f"ckpt.{options.pid}", options.json)
     if options.directory is not None:
-        raise CommandError("only a checkpoint goes to a directory (migrate --help tells how)", USAGE)
+        raise CommandError("only a checkpoint goes to a directory (migrate --help shows how)", USAGE)
     with shown_progress(options.pid):
         fields = {"pid": options.pid, "target": options.target, "engine": options.engine, "memory": options.memory}
         answer = Client(timeout=WAIT).call("migrate", **fields, **{"async": options.no_wait})
@@ -68,7 +68,7 @@ def body(arguments: Sequence[str] | None) -> int:
 
 
 def outcome(pid: int, answer: Mapping[str, Any]) -> str:
-    """What came of a move, in one sentence."""
+    """Return what came of a move, in one sentence."""
     if answer.get("started"):
         return f"process {pid} is on its way to {answer['target']}"
     if not answer.get("moved"):
@@ -93,7 +93,7 @@ def checkpoint(pid: int, directory: str, as_json: bool) -> int:
 
 @contextmanager
 def shown_progress(pid: int) -> Iterator[None]:
-    """On a terminal, a line that tells how far the move has come, as long as there is something to tell; gone in the end."""
+    """On a terminal, a line that reports how far the move has come, as long as there is something to show; gone in the end."""
     if not sys.stderr.isatty():
         yield
         return
@@ -118,7 +118,7 @@ def _watch(pid: int, over: threading.Event) -> None:
                 sys.stderr.flush()
                 shown = True
     except CommandError:
-        pass  # who asked for the move is told why
+        pass  # the user who asked for the move sees why
     finally:
         if shown:
             sys.stderr.write("\r\x1b[K")
@@ -126,7 +126,7 @@ def _watch(pid: int, over: threading.Event) -> None:
 
 
 def progress_line(pid: int, progress: dict[str, Any]) -> str:
-    """How far a move has come whose memory goes ahead of the process."""
+    """Return how far a move has come whose memory goes ahead of the process."""
     sent, total, left, rate = (progress[key] for key in ("sent", "total", "left", "rate"))
     line = f"process {pid}: {sent >> 20} of {total >> 20} MB"
     if progress["round"] > 1:
@@ -139,12 +139,12 @@ def progress_line(pid: int, progress: dict[str, Any]) -> str:
 
 
 def place(where: str) -> str:
-    """How a place is said in a sentence."""
+    """Return how a place is said in a sentence."""
     return "at home" if where == "home" else f"on {where}"
 
 
 def main() -> int:
-    """The installed program."""
+    """Run the installed program; return its exit status."""
     return run("migrate", body)
 
 

@@ -13,21 +13,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from cli import exit_codes
-from cli.client import Client, CommandError
-from cli.command import Parser, print_json, run, terminal_size
-from monitor import frames, styles
-from monitor.outlook import Outlook
+from cli.common import exit_codes
+from cli.common.client import Client, CommandError
+from cli.common.command import Parser, print_json, run, terminal_size
+from monitor.drawings import frames, styles
+from monitor.drawings.outlook import Outlook
+from monitor.drawings.pieces import text_of
+from monitor.drawings.table import render
 from monitor.picture import Listing, Nonsense, Picture, listing_of, picture_of
-from monitor.pieces import text_of
 from monitor.source import Trouble
-from monitor.table import render
 
 ANSWER_SECONDS = 5.0
 WEB_PORT = 7280
 
 EXAMPLES = (
-    "  mon                 live; ? tells the keys, q quits\n"
+    "  mon                 live; ? shows the keys, q quits\n"
     "  mon -n 0.5          the same, twice a second\n"
     "  mon --once          a table of the nodes once, as plain text\n"
     "  mon --json          a list of the nodes, for scripts\n"
@@ -107,7 +107,7 @@ def _port(text: str) -> int:
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the command line."""
     made = Parser("mon", "Shows the cluster: nodes and their load, speed and memory, processes, moves, and why.", EXAMPLES)
     how = made.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="print a table of the nodes once and end")
@@ -133,7 +133,7 @@ def body(arguments: Sequence[str] | None) -> int:
         picture = fetch()
         print_json([asdict(node) | {"state": node.state} for node in picture.nodes if picture.is_shown(node)])
     elif options.web is not None:
-        from monitor.server import serve
+        from monitor.web.server import serve
 
         try:
             serve(DaemonSource(), options.web, options.allow_moves, options.n)
@@ -149,7 +149,7 @@ def body(arguments: Sequence[str] | None) -> int:
 
 
 def live(interval: float, blocks: bool) -> None:
-    """Shows it until q or Ctrl-C. Errors: CommandError: no daemon, told before the screen is taken, or no terminal."""
+    """Shows it until q or Ctrl-C. Errors: CommandError: no daemon, reported before the screen is taken, or no terminal."""
     source, picture, colour = DaemonSource(), fetch(), not os.environ.get("NO_COLOR")
     _check_terminal()
     size = terminal_size()
@@ -157,7 +157,7 @@ def live(interval: float, blocks: bool) -> None:
     try:
         # The first picture is there in the time that textual takes to be loaded, and takes the screen over.
         print(styles.painted(first.lines, colour), end="", flush=True)
-        from monitor.app import Monitor
+        from monitor.live.app import Monitor
 
         monitor = Monitor(source, picture, interval, blocks, colour)
     except BaseException:
@@ -179,7 +179,7 @@ def _check_terminal() -> None:
 
 
 def main() -> int:
-    """The installed program."""
+    """Run the installed program; return its exit status."""
     return run("mon", body)
 
 

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from cli import executable
-from cli.client import Client
-from cli.command import Parser, print_json, printable, process_id, run
-from cli.exit_codes import FAILED, OK, USAGE, CommandError
+from cli.common import executable
+from cli.common.client import Client
+from cli.common.command import Parser, print_json, printable, process_id, run
+from cli.common.exit_codes import FAILED, OK, USAGE, CommandError
 
 WAIT = 30.0
 """Seconds; a process with very much memory is looked through for as long as the daemon allows."""
@@ -18,12 +18,12 @@ LONG_COMMAND = 60
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(
         "moscheck",
         "Says whether a process or a program could move, and all that keeps it at home. Nothing is touched, nothing is started.",
         "  moscheck 4711          a running process, started by mosrun or not\n"
-        "  moscheck ./simulate    a program, as far as can be told without running it\n"
+        "  moscheck ./simulate    a program, as far as can be seen without running it\n"
         "  moscheck ./4711        a program whose name is a number\n",
         ending="0: it could move; 1: it could not. A program that is not there is 64.",
     )
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def check_process(pid: int) -> dict[str, Any]:
-    """What the node daemon finds. Errors: CommandError."""
+    """Return what the node daemon finds. Errors: CommandError."""
     answer = Client(timeout=WAIT).call("check", pid=pid)
     answer.pop("ok")
     command = answer["command"] if len(answer["command"]) <= LONG_COMMAND else answer["command"][:LONG_COMMAND] + "…"
@@ -46,7 +46,7 @@ def check_process(pid: int) -> dict[str, Any]:
 
 
 def check_program(name: str) -> dict[str, Any]:
-    """What its file tells. Errors: CommandError, OSError."""
+    """Return what its file reports. Errors: CommandError, OSError."""
     path = executable.find(name)
     if path is None:
         raise CommandError(f"{name or repr('')}: not found", USAGE)
@@ -81,7 +81,7 @@ def body(arguments: Sequence[str] | None) -> int:
 
 
 def main() -> int:
-    """The installed program."""
+    """Run the installed program; return its exit status."""
     return run("moscheck", body)
 
 

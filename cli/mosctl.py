@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from balancer.formats import format_size
-from cli.client import Client
-from cli.command import Parser, format_age, print_json, process_id, run, table
-from cli.exit_codes import NOT_PERMITTED, OK, REFUSED, USAGE, CommandError
+from balancer.lending.formats import format_size
+from cli import mosctl_cluster
+from cli.common.client import LONG, ask
+from cli.common.command import Parser, add_json, format_age, print_json, process_id, run, table
+from cli.common.exit_codes import OK, REFUSED, CommandError
 
 LONG_COMMAND = 60
-LEAST_DAYS, MOST_DAYS = 0.0001, 3650
-LONG = 600.0
-"""Seconds that sending guests home or bringing processes home may take."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(
         "mosctl",
         "Looks after the node daemon of this node, its cluster and its guests.",
@@ -42,62 +39,44 @@ def parser() -> argparse.ArgumentParser:
     )
     verbs = made.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, text in (("status", "this node in a few lines"), ("nodes", "all nodes, as this one knows them")):
-        _json(verbs.add_parser(name, help=text, description=text))
+        add_json(verbs.add_parser(name, help=text, description=text))
     verbs.add_parser("reload", help="read the configuration anew", description="read the configuration anew")
     verbs.add_parser("block", help="take no guests any more", description="take no guests any more; those here stay")
     verbs.add_parser("unblock", help="take guests again", description="take guests again")
     expel = verbs.add_parser("expel", help="send guests home", description="send all guests home, or one")
     expel.add_argument("guest", nargs="?", help="HOME-PID as mosps --guests shows it (default: all)")
     expel.add_argument("--within", type=float, metavar="SECONDS", help="how long they may take (default 10)")
-    _json(expel)
+    add_json(expel)
     bring = verbs.add_parser("bring", help="bring processes home", description="bring your processes home (root: everybody's)")
     bring.add_argument("-J", "--job", metavar="JOB", help="only those of this job")
-    _json(bring)
+    add_json(bring)
     what = "why a process is where it is, or what was decided lately that has to do with a node"
     why = verbs.add_parser("why", help=what, description=what)
     why.add_argument("what", metavar="PID|NODE", type=_process_or_node)
-    _json(why)
-    rules = "tell what this node lends, rule by rule, and what each rule comes to now"
+    add_json(why)
+    rules = "show what this node lends, rule by rule, and what each rule comes to now"
     policy = verbs.add_parser("policy", help="what this node lends", description=rules)
     policy.add_argument("what", nargs="?", choices=("explain",), default="explain", help="explain: all rules")
     policy.add_argument("--as", dest="borrower", metavar="USER@NODE", help="whether a process of that user and home would be taken now")
     policy.add_argument("--memory", type=_size, metavar="SIZE", help="and needs so much memory, such as 2G (default: none)")
-    _json(policy)
+    add_json(policy)
     comes = "show how it is between the owner and the guests; `back` has them held back and go, until `away`"
     owner = verbs.add_parser("owner", help="the owner is back, or away", description=comes)
     owner.add_argument("what", nargs="?", choices=("back", "away"))
-    _json(owner)
+    add_json(owner)
     sums = "seconds of processor lent and borrowed, by user and node"
-    _json(verbs.add_parser("ledger", help="what was lent and borrowed", description=sums))
+    add_json(verbs.add_parser("ledger", help="what was lent and borrowed", description=sums))
     files = "whose files are under /mfs, and what has passed to and from other nodes"
     tree = verbs.add_parser("mfs", help=files, description=files)
     tree.add_argument("what", choices=("status",), help="status: mounts of peers here, and of this node there")
-    _json(tree)
-    cluster = verbs.add_parser("cluster", help="make a cluster, let nodes in, join", description="make a cluster, let nodes in, join")
-    steps = cluster.add_subparsers(dest="step", metavar="STEP", required=True)
-    init = steps.add_parser("init", help="make a cluster", description="make a cluster of which this node is the first")
-    init.add_argument("--name", default="farhome", help="name of the cluster (default farhome)")
-    init.add_argument("--days", type=float, help="how long certificates of nodes last, which are renewed by themselves (default 30)")
-    token = steps.add_parser("token", help="let one node in", description="print a token that lets the node of that name in, once")
-    token.add_argument("node", metavar="NODE", help="name of the node that is to join")
-    token.add_argument("--minutes", type=float, default=60.0, help="how long it is good for (default 60)")
-    join = steps.add_parser("join", help="join a cluster", description="join the cluster of a token")
-    join.add_argument("token", metavar="TOKEN")
-    out = "take a node out of the cluster: within seconds no node speaks to it any more, and its certificate never counts again"
-    remove = steps.add_parser("remove", help="take a node out", description=out)
-    remove.add_argument("node", metavar="NODE")
-    _json(remove)
-    hand = "hand the authority's key over to another node, which then can let nodes in and take them out, too"
-    authority = steps.add_parser("add-authority", help="let another node sign, too", description=hand)
-    authority.add_argument("node", metavar="NODE")
-    up = "give the authority's key up; another node must have it"
-    steps.add_parser("resign", help="give the authority's key up", description=up)
+    add_json(tree)
+    mosctl_cluster.add_parser(verbs)
     return made
 
 
 def _size(text: str) -> int:
     """Errors: argparse.ArgumentTypeError."""
-    from balancer.values import Table
+    from balancer.lending.values import Table
 
     try:
         return Table({"memory": text}, ("mosctl",)).size("memory") or 0
@@ -105,12 +84,8 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 512M or 2G") from None
 
 
-def _json(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--json", action="store_true", help="as JSON")
-
-
 def _status(options: argparse.Namespace) -> int:
-    answer = _ask("status")
+    answer = ask("status")
     if options.json:
         print_json(answer)
         return OK
@@ -126,7 +101,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _nodes(options: argparse.Namespace) -> int:
-    nodes = _ask("nodes")["nodes"]
+    nodes = ask("nodes")["nodes"]
     if options.json:
         print_json(nodes)
         return OK
@@ -143,26 +118,26 @@ def _nodes(options: argparse.Namespace) -> int:
 
 
 def _reload(options: argparse.Namespace) -> int:
-    _ask("reload")
+    ask("reload")
     print("configuration reloaded")
     return OK
 
 
 def _block(options: argparse.Namespace) -> int:
-    guests = _ask("block")["guests"]
+    guests = ask("block")["guests"]
     print(f"blocked; {guests} guests are still here (mosctl expel sends them home)" if guests else "blocked")
     return OK
 
 
 def _unblock(options: argparse.Namespace) -> int:
-    _ask("unblock")
+    ask("unblock")
     print("unblocked")
     return OK
 
 
 def _expel(options: argparse.Namespace) -> int:
     within = {} if options.within is None else {"within": options.within}
-    answer = _ask("expel", (options.within or 0.0) + LONG, guest=options.guest, **within)
+    answer = ask("expel", (options.within or 0.0) + LONG, guest=options.guest, **within)
     if options.json:
         print_json(answer)
     elif not answer["expelled"] and not answer["left"]:
@@ -176,7 +151,7 @@ def _expel(options: argparse.Namespace) -> int:
 
 
 def _bring(options: argparse.Namespace) -> int:
-    answer = _ask("bring", LONG, job=options.job)
+    answer = ask("bring", LONG, job=options.job)
     if options.json:
         print_json(answer)
     elif not answer["home"] and not answer["failed"]:
@@ -193,7 +168,7 @@ def _process_or_node(text: str) -> int | str:
 
 
 def _why(options: argparse.Namespace) -> int:
-    answer = _ask("why", **{"node" if isinstance(options.what, str) else "pid": options.what})
+    answer = ask("why", **{"node" if isinstance(options.what, str) else "pid": options.what})
     if options.json:
         print_json(answer)
         return OK
@@ -216,6 +191,8 @@ def _why(options: argparse.Namespace) -> int:
     if answer.get("calls_rate", 0.0) >= 1:
         size = format_size(int(answer["bytes_rate"]))
         print(f"for each second of cpu: {answer['calls_rate']:.0f} calls that read, write or go home, {size}")
+    if "trips" in answer:
+        print(f"home has made {answer['trips']} calls for it and its children while they were away")
     for node, rate in sorted(answer.get("files_rate", {}).items()):
         if rate >= 1:
             print(f"for each second of cpu: {format_size(int(rate))} of files of {node}")
@@ -227,7 +204,7 @@ def _why(options: argparse.Namespace) -> int:
 
 def _policy(options: argparse.Namespace) -> int:
     given = {"as": options.borrower, "memory": options.memory}
-    answer = _ask("policy", **{key: value for key, value in given.items() if value is not None})
+    answer = ask("policy", **{key: value for key, value in given.items() if value is not None})
     if options.json:
         print_json(answer)
         return OK
@@ -239,7 +216,7 @@ def _policy(options: argparse.Namespace) -> int:
 
 
 def _owner(options: argparse.Namespace) -> int:
-    answer = _ask("owner", **({"back": options.what == "back"} if options.what else {}))
+    answer = ask("owner", **({"back": options.what == "back"} if options.what else {}))
     if options.json:
         print_json(answer)
         return OK
@@ -248,7 +225,7 @@ def _owner(options: argparse.Namespace) -> int:
     if answer["reason"]:
         print(answer["reason"])
     seen = [
-        f"last used {format_age(answer['idle'])} ago" if answer["idle"] is not None else "nothing tells when it was last used",
+        f"last used {format_age(answer['idle'])} ago" if answer["idle"] is not None else "nothing shows when it was last used",
         f"the owner's programs use {answer['load']:.2f} processors" if answer["load"] is not None else "",
         {True: "on battery", False: "on mains", None: ""}[answer["on_battery"]],
     ]
@@ -265,7 +242,7 @@ _STAGES = {
 
 
 def _ledger(options: argparse.Namespace) -> int:
-    entries = _ask("ledger")["entries"]
+    entries = ask("ledger")["entries"]
     if options.json:
         print_json(entries)
         return OK
@@ -275,11 +252,12 @@ def _ledger(options: argparse.Namespace) -> int:
 
 
 def _mfs(options: argparse.Namespace) -> int:
-    answer = _ask("mfs")
+    answer = ask("mfs")
     if options.json:
         print_json(answer)
         return OK
     if not answer["enabled"]:
+        _print_remembered(answer["remembered"])
         raise CommandError(answer["complaint"] or "the file tree is off here ([mfs] of node.toml)", REFUSED)
     exports = ", ".join(one["path"] + (" (read-only)" if one["read_only"] else "") for one in answer["exports"])
     secrecy = "encrypted" if answer["encryption"] else "not encrypted where the other side agrees"
@@ -300,7 +278,19 @@ def _mfs(options: argparse.Namespace) -> int:
         ]  # fmt: skip
         heads = ("PEER", "CONNECTED", "KNOWS", "OPEN", "REQUESTS", "LEASES", "RECALLS", "MB READ", "MB WRITTEN")
         print(table(heads, served, frozenset({2, 3, 4, 5, 6, 7, 8})))
+    _print_remembered(answer["remembered"])
     return OK
+
+
+def _print_remembered(homes: list[dict[str, Any]]) -> None:
+    """Show what guests here need not ask their homes for."""
+    if homes:
+        heads = ("HOME", "GUESTS", "NAMES KNOWN", "CALLS BY NAMES", "CALLS BY OPENS", "MAPPED")
+        rows = [tuple(one[key] for key in ("home", "guests", "names", "from_names", "from_opens", "mapped")) for one in homes]
+        print(table(heads, rows, frozenset({1, 2, 3, 4, 5})))
+    for one in homes:
+        if one["silent"]:
+            print(f"{one['silent']} guests of {one['home']} are not counted: they have not answered in time, or are too many to be asked")
 
 
 def _megabytes(count: int) -> str:
@@ -321,71 +311,9 @@ def _note(note: dict[str, Any]) -> str:
     return f"  {time.strftime('%H:%M:%S', time.localtime(note['last']))}{times} {went}, {note['reason']}{outcome}"
 
 
-def _ask(operation: str, timeout: float = 10.0, **fields: Any) -> dict[str, Any]:
-    answer = Client(timeout).call(operation, **fields)
-    answer.pop("ok")
-    return answer
-
-
-def _cluster(options: argparse.Namespace) -> int:
-    # Keys work without a daemon, and need what no other verb does.
-    from node.cluster import join
-    from node.cluster.keys.pki import KeyStore
-    from node.cluster.keys.tokens import Token, new_token
-    from node.common import config
-    from node.common.paths import Paths
-
-    if os.geteuid() != 0:
-        raise CommandError("only root may do that", NOT_PERMITTED)
-    paths = Paths.from_environment()
-    settings = config.load(paths.config)
-    keys = KeyStore(paths.pki)
-    if options.step == "init":
-        if not 0 < len(options.name) <= 64 or not options.name.isprintable():
-            raise CommandError("the name of a cluster has 1 to 64 printable characters", USAGE)
-        if options.days is not None and not LEAST_DAYS <= options.days <= MOST_DAYS:
-            raise CommandError(f"certificates last from {LEAST_DAYS} to {MOST_DAYS} days", USAGE)
-        keys.init(options.name, settings.name, options.days)
-        print(f"cluster {options.name}; its authority and first node is {settings.name}")
-    elif options.step == "token":
-        if not 0 < options.minutes <= 60 * 24 * 30:
-            raise CommandError("a token is good for more than 0 minutes and at most 30 days", USAGE)
-        try:
-            print(new_token(keys, options.node, settings.address, settings.port, options.minutes))
-        except ValueError as error:
-            raise CommandError(str(error), USAGE) from None
-        return OK
-    elif options.step in ("remove", "add-authority", "resign"):
-        return _cluster_act(options)
-    else:
-        try:
-            token = Token.parse(options.token)
-        except ValueError as error:
-            raise CommandError(str(error), USAGE) from None
-        print(f"{settings.name} is in cluster {join.join(keys, paths, token, settings.name)}")
-    try:
-        _ask("reload")
-    except CommandError:
-        pass  # no daemon yet: it will find the keys when it starts
-    return OK
-
-
-def _cluster_act(options: argparse.Namespace) -> int:
-    answer = _ask("cluster", LONG, step=options.step, node=getattr(options, "node", None))
-    if options.step == "remove":
-        if options.json:
-            print_json(answer)
-            return OK
-        late = f"; {', '.join(answer['late'])} cannot be reached and will be told when they are back" if answer["late"] else ""
-        print(f"{options.node} is removed from the cluster; {len(answer['told'])} other nodes know{late}")
-    else:
-        print(f"{answer['authority']} can sign for the cluster" + (", this node no longer" if options.step == "resign" else ", too"))
-    return OK
-
-
 _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "status": _status, "nodes": _nodes, "reload": _reload, "block": _block, "unblock": _unblock, "expel": _expel, "bring": _bring,
-    "why": _why, "cluster": _cluster, "policy": _policy, "owner": _owner, "ledger": _ledger, "mfs": _mfs,
+    "why": _why, "cluster": mosctl_cluster.act, "policy": _policy, "owner": _owner, "ledger": _ledger, "mfs": _mfs,
 }  # fmt: skip
 
 
@@ -396,7 +324,7 @@ def body(arguments: Sequence[str] | None) -> int:
 
 
 def main() -> int:
-    """The installed program."""
+    """Run the installed program; return its exit status."""
     return run("mosctl", body)
 
 

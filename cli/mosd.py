@@ -9,8 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cli.command import Parser, run
-from cli.exit_codes import NOT_PERMITTED, OK
+from cli.common.command import Parser, run
+from cli.common.exit_codes import NOT_PERMITTED, OK
 from node.programs import forked
 from node.programs.priority import come_first
 from wire.logs import Lines
@@ -18,7 +18,7 @@ from wire.resources import allow_many_descriptors
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(
         "mosd",
         "The node daemon of farhome: peers, lending, balancing, moves. Runs in the foreground until SIGTERM; SIGHUP reloads.",
@@ -76,9 +76,9 @@ def body(arguments: Sequence[str] | None) -> int:
 
 
 def main() -> int:
-    """The installed program; bin/mosd has put a last word of blanks behind the others, as room (node/programs/forked.py)."""
+    """Run the installed program; bin/mosd has put a last word of blanks behind the others, as room (node/programs/forked.py)."""
     words = sys.argv[1:]
-    if words and len(words[-1]) >= forked.TITLE_ROOM and words[-1].isspace():
+    if words and len(words[-1]) >= forked.TITLE_BYTES and words[-1].isspace():
         words.pop()
     code = run("mosd", body, words)
     logging.shutdown()

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cli.client import Client
-from cli.command import Parser, format_age, print_json, process_id, run, table
-from cli.exit_codes import OK
+from cli.common.client import Client
+from cli.common.command import Parser, format_age, print_json, process_id, run, table
+from cli.common.exit_codes import OK
 from cli.migrate import place
 
 LONG_COMMAND = 60
@@ -21,7 +21,7 @@ WORDS = {"asked": "somebody asked", "balance": "the balancer"}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(
         "mosps",
         "Shows the processes that mosrun started here, or migrate took, where each is, and why it does not move.",
@@ -42,13 +42,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def process_table(processes: Sequence[dict[str, Any]]) -> str:
-    """The table that a person reads."""
+    """Return the table that a person reads."""
     rows = [(p["pid"], p["user"], where(p), format_age(p["seconds"]), p["moves"], why(p) or "-", p["command"]) for p in processes]
     return table(("PID", "USER", "WHERE", "SINCE", "MOVES", "WHY", "COMMAND"), rows, frozenset({0, 4}))
 
 
 def verbose_table(processes: Sequence[dict[str, Any]]) -> str:
-    """The same, and below each line what took it home and why it did not move."""
+    """Return the same, and below each line what took it home and why it did not move."""
     header, *lines = process_table(processes).split("\n")
     found = [header]
     for line, p in zip(lines, processes, strict=True):
@@ -67,7 +67,7 @@ def counted(counts: Sequence[dict[str, Any]]) -> str:
 
 
 def spoken(count: dict[str, Any]) -> str:
-    """A reason as people say it."""
+    """Return a reason as people say it."""
     return f"the call {count['reason']}" if count.get("call") else WORDS.get(count["reason"], str(count["reason"]))
 
 
@@ -100,12 +100,12 @@ def history(p: dict[str, Any], now: float) -> Iterator[str]:
 
 
 def calls(p: dict[str, Any]) -> set[str]:
-    """The reasons of a process that are system calls."""
+    """Return the reasons of a process that are system calls."""
     return {c["reason"] for c in p["taken_home"] if c["call"]}
 
 
 def where(row: dict[str, Any]) -> str:
-    """The place, and the state if it is on its way."""
+    """Return the place, and the state if it is on its way."""
     if row["state"] in ("home", "away"):
         return str(row["where"])
     progress = row.get("progress")
@@ -114,7 +114,7 @@ def where(row: dict[str, Any]) -> str:
 
 
 def why(row: dict[str, Any]) -> str:
-    """Why it may not move, or did not."""
+    """Return why it may not move, or did not."""
     held = ["home only"] if row["home_only"] else [] if not row["locked"] else ["adopted"] if row["adopted"] else ["locked"]
     held += [f"trusts {', '.join(row['trust'])} alone"] if row.get("trust") else []
     missed = row.get("checkpoint", {}).get("why")
@@ -122,7 +122,7 @@ def why(row: dict[str, Any]) -> str:
 
 
 def guest_table(guests: Sequence[dict[str, Any]]) -> str:
-    """The table of guests; memory in MiB."""
+    """Return the table of guests; memory in MiB."""
     rows = [(g["key"], g["user"], format_age(g["seconds"]), g["memory"] >> 20, g["command"] or "-") for g in guests]
     return table(("GUEST", "USER", "SINCE", "MB", "COMMAND"), rows, frozenset({3}))
 
@@ -145,7 +145,7 @@ def body(arguments: Sequence[str] | None) -> int:
 
 
 def main() -> int:
-    """The installed program."""
+    """Run the installed program; return its exit status."""
     return run("mosps", body)
 
 

@@ -14,6 +14,7 @@ from deputy.options import Options
 from deputy.tree import Tree
 from engine.leaving.permission import Owner
 from engine.pour.precopy import MODES
+from kernel_helpers.link.ends.home import HomeLink
 from wire import channel, logs
 from wire.resources import allow_many_descriptors, let_memory_be_merged
 
@@ -30,9 +31,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--memory", default="auto", choices=MODES)
     made.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
     made.add_argument("--owner", type=Owner.from_word, required=True, help="who registered the process: UID:GID:GROUPS")
-    made.add_argument("--trace", default="", help="where its system calls are told: '-' or a file")
+    made.add_argument("--trace", default="", help="where its system calls are shown: '-' or a file")
     made.add_argument("--files-port", type=int, default=0, help="where the node's file server is; 0: no file is read directly")
     made.add_argument("--deposits", type=Path, default=Path("/run/farhome/mfs/direct"), help="where it takes what is to be read")
+    made.add_argument("--no-carry", action="store_true", help="replies carry no answers to what is asked next")
+    made.add_argument("--no-remember", action="store_true", help="replies say of no names what nodes may remember")
+    made.add_argument("--no-run-ahead", action="store_true", help="no write is answered before it is made")
     made.add_argument("--plain", action="store_true", help="its connections need not be encrypted, if the other side agrees")
     return made
 
@@ -42,12 +46,15 @@ def prepare() -> None:
     logs.begin("deputy")
     allow_many_descriptors()
     let_memory_be_merged()
-    signal.signal(signal.SIGIO, lambda number, frame: None)  # of a lease that is held for a moment (deputy/mapping.py)
+    signal.signal(signal.SIGIO, lambda number, frame: None)  # of a lease that is held for a moment (deputy/requests/mapping.py)
 
 
 def tree(words: Sequence[str]) -> Tree:
     """By the words of its command line. Errors: SystemExit."""
     arguments = parser().parse_args(words)
+    HomeLink.carries, HomeLink.remembers, HomeLink.runs_ahead = (
+        not arguments.no_carry, not arguments.no_remember, not arguments.no_run_ahead,
+    )  # fmt: skip
     if arguments.plain:
         channel.need_not_be_secret()
     return Tree(

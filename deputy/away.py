@@ -1,6 +1,6 @@
 """The process while it is away: its stub here, the link to its guest there, its signals and mapped files, and why it is to come home.
 
-What the guest's side asks is answered above (deputy/requests.py), where the moves are, too.
+What the guest's side asks is answered above (deputy/requests/dispatch.py), where the moves are, too.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import selectors
 from collections.abc import Callable
 from typing import Protocol
 
-from deputy.dying import REASON, Death, is_wanted
-from deputy.guestlink import GuestLink
-from deputy.mapping import Mappings
-from deputy.signals import StubSignals
-from deputy.stub import Stub
-from kernel_helpers.link.link import Event
+from deputy.link.guestlink import GuestLink
+from deputy.link.trips import Trips
+from deputy.requests.mapping import Mappings
+from deputy.signals.dying import REASON, Death, is_wanted
+from deputy.signals.signals import StubSignals
+from deputy.stub.stub import Stub
+from kernel_helpers.link.ends.events import Event
 from kernel_helpers.usage import children
 
 log = logging.getLogger("deputy")
@@ -36,7 +37,7 @@ class Away:
 
     def __init__(
         self, stub: Stub, link: GuestLink, mappings: Mappings, signals: StubSignals, selector: selectors.BaseSelector,
-        answering: Callable[[Away], Answering],
+        answering: Callable[[Away], Answering], trips: Trips,
     ) -> None:  # fmt: skip
         self.pid = stub.pid
         self.stub = stub
@@ -44,7 +45,7 @@ class Away:
         self.mappings = mappings
         self.signals = signals
         self.watch_next = 0
-        """signals that are to wait here, too, from when the guest next stands still (a mask; deputy/signalfds.py)"""
+        """signals that are to wait here, too, from when the guest next stands still (a mask; deputy/requests/signalfds.py)"""
         self.has_ended = False
         """the stub has"""
         self.go_home_reason: str | None = None
@@ -53,6 +54,9 @@ class Away:
         self.death: Death | None = None
         """by which it is to end at home, where it is on its way to"""
         self._selector = selector
+        self._trips = trips
+        mappings.begin(link.home)
+        trips.begin(link.home)
         selector.register(link.home.event_fd, selectors.EVENT_READ, lambda: None)
         self.answering = answering(self)
 
@@ -71,8 +75,8 @@ class Away:
         self.signals.die_by(number)
 
     def dumps_core(self, tid: int, info: bytes, used: list[int]) -> None:
-        """The guest, which stands still, is about to end by that signal to its thread (the program's id); see deputy/dying.py. Errors:
-        WireError."""
+        """The guest, which stands still, is about to end by that signal to its thread (the program's id); see deputy/signals/dying.py.
+        Errors: WireError."""
         death = Death(tid, info, used)
         death.check(self.where)
         if not is_wanted(self.pid):
@@ -98,6 +102,7 @@ class Away:
         """The process is another program. Returns the link, by which the guest is to be ended."""
         self.answering.close()
         self.mappings.let_go()
+        self._trips.end(self.link.home)
         self._selector.unregister(self.link.home.event_fd)
         return self.link
 

@@ -13,23 +13,26 @@ import selectors
 import time
 from dataclasses import replace
 
-from deputy import execution
 from deputy.away import Away
-from deputy.departure import Departure
-from deputy.execution import Replacement
-from deputy.guestlink import GuestLink, LinkLost
-from deputy.mapping import Mappings
-from deputy.memory_late import Pledge
+from deputy.link.farewells import Farewells
+from deputy.link.guestlink import GuestLink, LinkLost, Target
+from deputy.link.trips import Trips
 from deputy.mosd import Mosd
-from deputy.move import Move
+from deputy.moves import execution
+from deputy.moves.departure import Departure
+from deputy.moves.execution import Replacement
+from deputy.moves.memory_late import LateMemory
+from deputy.moves.move import Move
+from deputy.moves.preparation import Preparation
+from deputy.moves.returning import Returning
 from deputy.options import Options
-from deputy.preparation import Preparation, Target
 from deputy.process import Loop, Process
-from deputy.requests import Requests
-from deputy.returning import Returning
-from deputy.signals import StubSignals
-from deputy.stub import Stub, say_on_terminal
-from deputy.trace import TraceFile
+from deputy.requests.dispatch import Requests
+from deputy.requests.mapping import Mappings
+from deputy.requests.trace import TraceFile
+from deputy.signals.signals import StubSignals
+from deputy.stub.stub import Stub
+from deputy.stub.terminal import say_on_terminal
 from engine.leaving.permission import Owner
 from kernel_helpers.usage import children
 from wire.frames import Message
@@ -38,6 +41,8 @@ from wire.tree import TICK, Tree
 
 log = logging.getLogger("deputy")
 
+SETTLE_AFTER = 0.05
+"""Seconds for which a program that has just begun away keeps the little memory that it has at home: many end before."""
 SETTLE_PATIENCE = 2.0
 """Seconds that interrupted calls may take to show up from the guest."""
 IDLE = 15.0
@@ -47,8 +52,11 @@ IDLE = 15.0
 class Deputy:
     """See the module. Errors: ProcessLookupError."""
 
-    def __init__(self, options: Options, tree: Tree[Deputy]) -> None:
+    def __init__(self, options: Options, tree: Tree[Deputy], trips: Trips, farewells: Farewells, is_born: bool = False) -> None:
+        """is_born: of a child that was born away."""
         self._tree = tree
+        self._trips = trips
+        self._farewells = farewells
         self._options = options
         self._selector = tree.selector
         self._trace = TraceFile(options.pid, options.trace)
@@ -58,9 +66,9 @@ class Deputy:
         """of the process, if it is away"""
         self._later: list[Message] = []
         self._pidfd = os.pidfd_open(options.pid)
-        self.server = LocalServer(options.socket, self._selector, self._on_message)
+        self.server = LocalServer(options.socket, self._selector, self._on_message, waits=is_born)
         self._mosd = Mosd(self.server)
-        loop = Loop(self._selector, tree.waker.wake, tree.thread)
+        loop = Loop(self._selector, tree.waker.wake, tree.thread, farewells)
         self.process = Process(options, self._mosd, loop, self._begin_away)
         self._selector.register(self._pidfd, selectors.EVENT_READ, self._process_ended)
 
@@ -69,12 +77,17 @@ class Deputy:
         """Whether nothing is to be done any more."""
         return self.process.finished
 
+    @property
+    def lives_on(self) -> bool:
+        """See Newborn; one that has ended at home counts as well: mosd finds out."""
+        return self.process.away is None
+
     def _begin_away(self, stub: Stub, link: GuestLink, mappings: Mappings) -> Away:
         def answering(away: Away) -> Requests:
             self._requests = Requests(self.process, away, self, self._trace)
             return self._requests
 
-        return Away(stub, link, mappings, StubSignals(stub, link, self.process.ended), self._selector, answering)
+        return Away(stub, link, mappings, StubSignals(stub, link, self.process.ended), self._selector, answering, self._trips)
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
@@ -84,7 +97,7 @@ class Deputy:
         if self._is_free:
             self._do_later()
             move, self._move = self._move, None
-            if move is not None and (move := move.look()) is not None:  # it may be over by now, and what is told then stays
+            if move is not None and (move := move.step()) is not None:  # it may be over by now, and what is reported then stays
                 self._move = move
                 self._mosd.progress(move.progress)
         process.look_at_rests()
@@ -99,8 +112,8 @@ class Deputy:
                 return
             if not process.finished and not self._look_after(away):
                 return
-        if process.pledge is not None:
-            self._redeem(process.pledge)
+        if process.late_memory is not None:
+            self._look_at_late_memory(process.late_memory)
         elif process.away is None and self._move is None and time.monotonic() - process.used_at > IDLE:
             process.finish()  # nobody asked for a move
 
@@ -108,7 +121,9 @@ class Deputy:
         """What the link to the guest has brought, and what it needs. False: it is lost."""
         process, requests = self.process, self._requests
         assert requests is not None
-        process.settle(force=time.monotonic() - process.used_at > SETTLE_PATIENCE)
+        used, is_little = time.monotonic() - process.used_at, away.stub.memory.is_little
+        if not is_little or used > SETTLE_AFTER:
+            process.settle(force=used > SETTLE_PATIENCE and not is_little)
         try:
             away.link.look_after()
         except LinkLost as lost:
@@ -117,7 +132,9 @@ class Deputy:
         self._mosd.cut(away.link.cut)
         for event in away.link.control_events():
             requests.handle(event)
-        requests.look()
+        if away.signals.is_asking:
+            away.signals.poll()
+        requests.poll()
         may_go = self._move is None and not process.follows and self._is_free
         if not away.go_home_reason and away.mappings.is_about_to_be_written():
             away.go_home_reason = "a file that it has mapped is about to be written"
@@ -133,7 +150,7 @@ class Deputy:
         process, away, requests = self.process, self.process.away, self._requests
         if away is None or requests is None or process.finished:
             return False
-        moves = self._move or self._later or process.pledge or process.giver or away.go_home_reason or process.follows
+        moves = self._move or self._later or process.late_memory or process.giver or away.go_home_reason or process.follows
         is_calm = away.link.is_whole and away.stub.executed is None and not moves and requests.is_at_rest
         return is_calm and time.monotonic() - process.used_at > SETTLE_PATIENCE + TICK
 
@@ -150,28 +167,28 @@ class Deputy:
             self._selector.unregister(self._pidfd)
         os.close(self._pidfd)
 
-    def _redeem(self, pledge: Pledge) -> None:
+    def _look_at_late_memory(self, late: LateMemory) -> None:
         """The process is at home. When all its memory is there, too, nothing keeps us."""
-        if not pledge.is_over:
+        if not late.is_over:
             return
-        self.process.pledge = None
-        if pledge.failure:
-            self._lose(pledge)
+        self.process.late_memory = None
+        if late.failure:
+            self._lose(late)
         else:
-            pledge.forgo()
+            late.forgo()
         self.process.finish()
 
-    def _lose(self, pledge: Pledge) -> None:
+    def _lose(self, late: LateMemory) -> None:
         """Memory of the process, which is at home, does not come any more."""
         pid, where = self.process.pid, self.process.where
-        sentence = f"farhome: process {pid} is lost: {pledge.failure}; ended {time.strftime('%Y-%m-%d %H:%M:%S')}"
+        sentence = f"farhome: process {pid} is lost: {late.failure}; ended {time.strftime('%Y-%m-%d %H:%M:%S')}"
         log.critical("%s", sentence)
         say_on_terminal(pid, sentence)
-        self._mosd.lost(where, pledge.failure, sentence)
-        pledge.break_()
+        self._mosd.lost(where, late.failure, sentence)
+        late.end_process()
 
     def _process_ended(self) -> None:
-        if self.process.pledge is not None:
+        if self.process.late_memory is not None:
             self._selector.unregister(self._pidfd)  # children that it has left behind may lack pages, too
         elif isinstance(self._move, Replacement):
             held, self._move = self._move, None
@@ -195,18 +212,19 @@ class Deputy:
         return isinstance(self._move, Replacement)
 
     def bear(self, pid: int) -> Process:
-        """See deputy/births.py."""
-        child = Deputy(replace(self._options, pid=pid, socket=self._options.socket.with_name(f"{pid}.sock")), self._tree)
+        """See deputy/requests/births.py."""
+        options = replace(self._options, pid=pid, socket=self._options.socket.with_name(f"{pid}.sock"))
+        child = Deputy(options, self._tree, self._trips, self._farewells, is_born=True)
         self._tree.members.append(child)
         return child.process
 
     def tell_of(self, child: Process) -> None:
-        """See deputy/births.py."""
+        """See deputy/requests/births.py."""
         deputy = next(other for other in self._tree.members if other.process is child)
         self._tree.newborns.add(deputy, {"event": "born", "pid": child.pid, "where": child.where})
 
     def disown(self, number: int) -> Stub | None:
-        """See deputy/births.py."""
+        """See deputy/requests/births.py."""
         for process in (other.process for other in self._tree.members if other is not self):
             if process.away is not None and process.away.stub.program_tid(process.pid) == number:
                 process.finished = True
@@ -218,7 +236,7 @@ class Deputy:
     def _on_message(self, message: Message) -> None:
         operation, number, process = message.get("op"), message.get("id"), self.process
         if operation == "status":
-            self._tell_status(number)
+            self._report_status(number)
         elif operation in ("move", "home") and self._must_wait:
             self._later.append(message)
         elif operation in ("move", "home") and process.shares_memory:
@@ -233,7 +251,7 @@ class Deputy:
             memory = str(message.get("memory") or self._options.memory)
             self._move = Returning(process, process.away, str(message.get("reason", "asked")), number, memory).start()
         elif operation == "abort":
-            if process.away is None and process.pledge is None:
+            if process.away is None and process.late_memory is None:
                 process.finish()
         else:
             self._refuse(number, f"unknown operation {operation!r}")
@@ -241,12 +259,12 @@ class Deputy:
     def _refuse(self, number: int | None, sentence: str) -> None:
         self._mosd.refuse(number, sentence, self.process.where)
 
-    def _tell_status(self, number: int | None) -> None:
+    def _report_status(self, number: int | None) -> None:
         process, link = self.process, self.process.away.link if self.process.away is not None else None
         calls, carried, cut = (link.home.calls[0], link.home.carried_bytes, link.cut) if link is not None else (0, 0, 0.0)
         self._mosd.status(
             number, pid=process.pid, where=process.where, moving=self._move is not None, calls=calls, carried=carried, cut=cut,
-            writes=bool(process.rests),
+            writes=bool(process.rests), trips=self._trips.total,
         )  # fmt: skip
 
     @property
@@ -264,7 +282,7 @@ class Deputy:
                 self._on_message(message)
 
     def _depart(self, number: int | None, message: Message) -> None:
-        """Out or hop (deputy/departure.py)."""
+        """Out or hop (deputy/moves/departure.py)."""
         options, away = self._options, self.process.away
         try:
             host, port = message["address"]

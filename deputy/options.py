@@ -24,7 +24,7 @@ class Options:
     memory: str = "auto"
     """when it goes: engine/pour/precopy.py, MODES"""
     trace: str = ""
-    """where its calls are told: nowhere, on its standard error ("-") or in a file"""
+    """where its calls are printed: nowhere, on its standard error ("-") or in a file"""
     files_port: int = 0
     """where the node's file server is, if files of the process may be read where it is; else 0"""
     deposits: Path = Path("/run/farhome/mfs/direct")

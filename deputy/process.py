@@ -9,26 +9,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deputy.away import Away
-from deputy.guestlink import GuestLink
-from deputy.mapping import Mappings
-from deputy.memory_late import Pledge
+from deputy.link.farewells import Farewells
+from deputy.link.guestlink import GuestLink
 from deputy.mosd import Mosd
+from deputy.moves.memory_late import LateMemory
 from deputy.options import Options
-from deputy.stub import Stub
+from deputy.requests.mapping import Mappings
+from deputy.stub.stub import Stub
 from engine.calls.finishing import Rests
 from engine.pour.postcopy import Giver
 from kernel_helpers.usage import children
+from kernel_helpers.usage.account import SECOND
 
 log = logging.getLogger("deputy")
 
 
 @dataclass(frozen=True)
 class Loop:
-    """In which the process is looked after. wake: makes it turn, from any thread; tracer: the thread that it is."""
+    """In which the process is looked after. wake: makes it turn, from any thread; tracer: the thread that it is; farewells: of its tree."""
 
     selector: selectors.BaseSelector
     wake: Callable[[], None]
     tracer: int
+    farewells: Farewells
 
 
 class Process:
@@ -51,7 +54,7 @@ class Process:
         """bytes of its memory that followed it, while they are not all where it is: until then it is not moved"""
         self.giver: Giver | None = None
         """who gives them, if they are here"""
-        self.pledge: Pledge | None = None
+        self.late_memory: LateMemory | None = None
         """who sees to it that they come, if the process is at home"""
         self.used_at = time.monotonic()
         """when its deputy was last of use"""
@@ -73,13 +76,13 @@ class Process:
         children.begin(self.pid, stub.program_tid(stub.pid))
 
     def is_linked_by(self, link: GuestLink) -> bool:
-        """Whether it is away, and that leads to its guest; from any thread."""
+        """Return whether it is away, and that leads to its guest; from any thread."""
         away = self.away
         return away is not None and away.link is link
 
-    def is_followed(self, size: int, giver: Giver | None = None, pledge: Pledge | None = None) -> None:
+    def is_followed(self, size: int, giver: Giver | None = None, late: LateMemory | None = None) -> None:
         """Bytes of memory follow the process; those in the stub are given from here, those that follow it home taken."""
-        self.follows, self.giver, self.pledge = size, giver, pledge
+        self.follows, self.giver, self.late_memory = size, giver, late
 
     def is_whole(self) -> None:
         """Nothing follows the guest any more."""
@@ -101,18 +104,19 @@ class Process:
     def look_at_rests(self) -> None:
         """Goes on with what is left of writes."""
         if self.rests:
-            self.rests.look()
+            self.rests.poll()
             self.finished |= self._leaves and not self.rests
 
     def ended(self, status: str) -> None:
-        """The stub has ended (its parent has been told by the kernel): so does everything else."""
+        """The stub has ended (the kernel has informed its parent): so does everything else."""
         if self.finished:
             return
         log.info("process %d ended: %s", self.pid, status)
+        used, calls = children.at_end(self.pid), 0
         if self.away is not None:
             self.away.has_ended = True
-            self.away.link.kill_guest()
-        self.mosd.ended(status)
+            calls = self.away.link.home.calls[0]
+        self.mosd.ended(status, used.total / SECOND, calls)
         self.finished = True
 
     def lost(self, reason: str) -> None:
@@ -132,10 +136,14 @@ class Process:
     def end(self) -> None:
         """Takes away what was made for it; it is at home or has ended."""
         self.is_whole()
-        if self.pledge is not None:
-            self.pledge.break_()
+        if self.late_memory is not None:
+            self.late_memory.end_process()
         if self.away is not None:
-            self.away.close()
+            link = self.away.is_over()
+            if self.away.has_ended:
+                self.loop.farewells.say(link)
+            else:
+                link.close()
 
 
 __all__ = ["Loop", "Process"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 
 from deputy.deputy import Deputy
+from deputy.link.farewells import Farewells
+from deputy.link.trips import Trips
 from deputy.options import Options
 from wire import tree
 
@@ -23,10 +25,14 @@ class Tree(tree.Tree[Deputy]):
 
     def run(self) -> int:
         """Until every process is home or has ended. Returns 1 when there was none."""
+        farewells = Farewells()
         try:
-            self.members.append(Deputy(self._first, self))
+            self.members.append(Deputy(self._first, self, Trips(), farewells))
         except ProcessLookupError:
             log.error("process %d is gone", self._first.pid)
             return 1
-        self.live()
+        try:
+            self.live()
+        finally:
+            farewells.close()
         return 0

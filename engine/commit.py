@@ -25,7 +25,7 @@ class Word(Enum):
     UNSAID = "unsaid"
     """decider: it could not be handed to the network"""
     ABORT = "abort"
-    """decider: something of its own failed; candidate: it was told so"""
+    """decider: something of its own failed; candidate: it received that"""
     RUNNING = "running"
     """decider: the candidate says so"""
     BROKEN = "broken"
@@ -96,10 +96,10 @@ _CANDIDATE = {
 
 
 def decide(state: Decider, word: Word) -> tuple[Decider, Do]:
-    """The decider's next state, and what it does. Words that mean nothing to it now change nothing."""
+    """Return the decider's next state, and what it does. Words that mean nothing to it now change nothing."""
     return _DECIDER.get((state, word), (state, Do.NOTHING))
 
 
 def follow(state: Candidate, word: Word) -> tuple[Candidate, Do]:
-    """The candidate's. Words that mean nothing to it now change nothing."""
+    """Return the candidate's. Words that mean nothing to it now change nothing."""
     return _CANDIDATE.get((state, word), (state, Do.NOTHING))

@@ -1,4 +1,4 @@
-"""The steps of a move: where its time goes, told to the log, at debug level, by both sides."""
+"""The steps of a move: where its time goes, logged at debug level by both sides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Phases:
         self._last = now
         steps.reached(f"{self._what}: {name}")
 
-    def tell(self, log: logging.Logger) -> None:
+    def report(self, log: logging.Logger) -> None:
         """One line."""
         phases = ", ".join(f"{name} {ms:.1f}" for name, ms in self.times)
         log.debug("%s took %.1f ms: %s", self._what, sum(ms for _, ms in self.times), phases)

@@ -33,12 +33,12 @@ class Hierarchy:
     options: str
 
     def mount_argument(self) -> str:
-        """What ``node-setup`` needs to mount it again."""
+        """Return what ``node-setup`` needs to mount it again."""
         return f"{'cgroup2' if self.version == 2 else 'cgroup'}:{self.options}:{self.path}"
 
 
 def hierarchies() -> list[Hierarchy]:
-    """Those that hold a controller of ``CONTROLLERS``, and the v2 one; a mount point above another comes first."""
+    """Return those that hold a controller of ``CONTROLLERS``, and the v2 one; a mount point above another comes first."""
     found: dict[Path, Hierarchy] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
@@ -54,12 +54,12 @@ def hierarchies() -> list[Hierarchy]:
 
 
 def directories(lab: str, group: str = "") -> list[Path]:
-    """The directories of a lab, or of one group in it, in all hierarchies, whether they exist or not."""
+    """Return the directories of a lab, or of one group in it, in all hierarchies, whether they exist or not."""
     return [one.path / TOP / lab / group for one in hierarchies()]
 
 
 def process_directories(lab: str, node: str) -> list[Path]:
-    """Where a process must be put to be in the node."""
+    """Return where a process must be put to be in the node."""
     return [one.path / TOP / lab / node / (LEAF if one.version == 2 else "") for one in hierarchies()]
 
 
@@ -102,13 +102,14 @@ def settle(lab: str, group: str, pid: int) -> None:
 
 
 def processor_seconds(lab: str, group: str = "") -> float:
-    """What the group has used of processors since it was made, by all that has ever been in it. Errors: OSError if nothing tells."""
+    """Return what the group has used of processors since it was made, by all that has ever been in it. Errors: OSError if nothing reports
+    it."""
     for directory in directories(lab, group):
         if (directory / "cpuacct.usage").exists():
             return int((directory / "cpuacct.usage").read_text()) / 1e9
         if (directory / "cpu.max").exists():
             return int((directory / "cpu.stat").read_text().split()[1]) / 1e6
-    raise FileNotFoundError(errno.ENOENT, "no control group tells of processors", group)
+    raise FileNotFoundError(errno.ENOENT, "no control group counts processors", group)
 
 
 def _groups_below(directory: Path) -> Iterator[Path]:
@@ -118,7 +119,7 @@ def _groups_below(directory: Path) -> Iterator[Path]:
 
 
 def processes(lab: str, group: str = "") -> set[int]:
-    """All processes in the group and below it."""
+    """Return all processes in the group and below it."""
     found: set[int] = set()
     for top in directories(lab, group):
         for directory in _groups_below(top):

@@ -26,12 +26,12 @@ MEASURING = 0.1
 
 
 def is_available() -> bool:
-    """Whether there is a node daemon to be started."""
+    """Return whether there is a node daemon to be started."""
     return (ROOT / "cli" / "mosd.py").exists()
 
 
 def measured_speed(configuration: str) -> str:
-    """A line for every node.toml: the nodes are one machine, so they are of one speed, measured once. What `lab up --speed`
+    """Return a line for every node.toml: the nodes are one machine, so they are of one speed, measured once. What `lab up --speed`
     says is the number of cores by then, since it bounds the share of a processor. Nothing if the configuration has a speed."""
     return "" if "speed" in tomllib.loads(configuration) else f"speed = {_speed():.3f}\n"
 

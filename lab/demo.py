@@ -60,7 +60,7 @@ class Demo:
         return list(json.loads(done.stdout or "[]"))
 
     def await_place(self, job: int, away: bool, patience: float) -> dict[str, object]:
-        """The job's process once it is away (or home). Errors: SystemExit with what was seen."""
+        """Return the job's process once it is away (or home). Errors: SystemExit with what was seen."""
         end = time.monotonic() + patience
         seen: list[dict[str, object]] = []
         while time.monotonic() < end:
@@ -73,7 +73,7 @@ class Demo:
         return seen[0]
 
     def fail(self, sentence: str) -> NoReturn:
-        """Says what was not so, with the ends of the logs that may tell why."""
+        """Says what was not so, with the ends of the logs that may report why."""
         logs = "tail -n 15 /run/farhome/mosd.log /run/farhome/log/*.log"
         for name in ("n1", "n2", "n3"):
             shown = self.lab.node(name).run(["sh", "-c", logs], text=True, timeout=10)

@@ -1,7 +1,7 @@
 """What CRIU has found out about this machine's kernel, handed from labs to later ones.
 
-All nodes of all labs have one kernel, of which CRIU asks some hundred questions where it does not know it (remote/rehearsal.py). Real nodes
-ask once, when their first daemon starts.
+All nodes of all labs have one kernel, of which CRIU asks some hundred questions where it does not know it (remote/sandbox/rehearsal.py).
+Real nodes ask once, when their first daemon starts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FILES = "criu"
 
 def _directory() -> Path:
     """Of this kernel, from its start on, and this CRIU."""
-    told = Path("/proc/sys/kernel/random/boot_id").read_bytes() + (build_directory() / "criu").read_bytes()
-    return build_directory() / "kernel" / hashlib.sha256(told).hexdigest()[:16]
+    reported = Path("/proc/sys/kernel/random/boot_id").read_bytes() + (build_directory() / "criu").read_bytes()
+    return build_directory() / "kernel" / hashlib.sha256(reported).hexdigest()[:16]
 
 
 def hand_over(files: Path) -> None:

@@ -14,6 +14,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,6 +31,15 @@ ALL_FILES = '\n[mfs]\nexports = ["/"]\nroot = "root"\n'
 """Unless a lab's configuration says more: its nodes are of one administration."""
 MOST_WITH_FILES = 16
 """Nodes of a lab that see one another's files unless its configuration says more: each has a program for each other one."""
+
+
+@dataclass(frozen=True)
+class _Links:
+    """What each node's link is like: bits per second, None: as fast as it can; seconds."""
+
+    rate: int | None
+    delay: float
+    jitter: float
 
 
 class Lab:
@@ -49,6 +59,8 @@ class Lab:
         speed: Mapping[str, float] | None = None,
         clock: Mapping[str, int] | None = None,
         bandwidth: str | None = None,
+        delay: float = 0.0,
+        jitter: float = 0.0,
         processors: Mapping[str, Set[int]] | None = None,
         mosd: bool = True,
         configuration: str = "",
@@ -58,7 +70,8 @@ class Lab:
         ``cpus``: processors that each node may use; ``period``: seconds in each of which it gets that share; ``speed``: share of them by
         node, 0.5 is half as fast; ``clock``: seconds by node that its monotonic clock and uptime are ahead of the host's, as on
         machines that were started at other times;
-        ``bandwidth``: ``100mbit``, per node and direction; ``processors``: those of the machine that a node runs on, by node, and
+        ``bandwidth``: ``100mbit``, per node and direction; ``delay``: seconds that a packet takes from one node to another, ``jitter``:
+        as much more or less at most; ``processors``: those of the machine that a node runs on, by node, and
         without a quota: nodes on different ones take nothing from each other, as real machines do not; ``mosd``: make the cluster's
         keys and start the daemons;
         ``configuration``: TOML text added to every node.toml.
@@ -66,7 +79,10 @@ class Lab:
         """
         lab = cls(name)
         speeds = lab._check(count, cpus, period, speed or {}, clock or {}, bandwidth, processors or {})
-        rate = network.parse_rate(bandwidth) if bandwidth else None
+        try:
+            network.check_delay(delay, jitter)
+        except ValueError as error:
+            raise LabError(f"{error}.") from error
         if os.access(ROOT, os.W_OK):
             for room in ("checkpoint", "cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab", "mfs"):
                 if (ROOT / room).is_dir():
@@ -78,7 +94,8 @@ class Lab:
             try:
                 if mosd and cluster.is_available():
                     configuration = cluster.measured_speed(configuration) + configuration
-                lab._start(directory, cpus, period, speeds, clock or {}, rate, processors or {}, configuration)
+                links = _Links(network.parse_rate(bandwidth) if bandwidth else None, delay, jitter)
+                lab._start(directory, cpus, period, speeds, clock or {}, links, processors or {}, configuration)
             except BaseException:
                 lab._remove()
                 raise
@@ -118,7 +135,7 @@ class Lab:
                 network.parse_rate(bandwidth)
             except ValueError as error:
                 raise LabError(f"{error}.") from error
-        for program in ("reaper", "enter"):
+        for program in ("node_init", "enter", "delay"):
             if not (build_directory() / program).exists():
                 raise LabError(f"the program {program} has not been built: run tools/setup.")
         return {name: speed.get(name, 1.0) for name in names}
@@ -130,7 +147,7 @@ class Lab:
         period: float,
         speeds: Mapping[str, float],
         clock: Mapping[str, int],
-        rate: int | None,
+        links: _Links,
         processors: Mapping[str, Set[int]],
         configuration: str,
     ) -> None:
@@ -142,8 +159,8 @@ class Lab:
         addresses = {name: f"{prefix}.{number}" for number, name in enumerate(speeds, 1)}
         hosts = "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items())
         cgroups.create(self.name, cgroups.HELPERS)
-        switch = self._start_switch()
-        current = LabState(self.name, switch, state.start_time(switch) or 0, rate)
+        switch = self._start_switch(links)
+        current = LabState(self.name, switch, state.start_time(switch) or 0, links.rate, links.delay, links.jitter)
         starting: dict[str, subprocess.Popen[str]] = {}
         for name, address in addresses.items():
             files = directory / name
@@ -153,7 +170,7 @@ class Lab:
             seeds = [f"{other}:{PORT}" for other in addresses.values() if other != address]
             (files / "node.toml").write_text(_node_configuration(name, address, seeds, configuration))
             cgroups.create(self.name, name, None if name in processors else cpus * speeds[name], period)
-            starting[name] = self._start_reaper(name, files, clock.get(name, 0), processors.get(name))
+            starting[name] = self._start_node(name, files, clock.get(name, 0), processors.get(name))
         for name, process in starting.items():
             output, errors = process.communicate(timeout=30)
             if process.returncode:
@@ -167,15 +184,18 @@ class Lab:
             current.nodes[name] = NodeState(name, pid, start, addresses[name], share, speeds[name])
             state.save(current)
         try:
-            network.connect(current.switch, {one.name: (one.pid, one.address) for one in current.nodes.values()}, rate)
+            network.connect(current.switch, {one.name: (one.pid, one.address) for one in current.nodes.values()}, links.rate)
+            if links.delay:
+                network.delay(current.switch, {one.name: one.address for one in current.nodes.values()})
             for name, numbers in processors.items():
                 network.receive_on(current.nodes[name].pid, numbers)
         except network.NetworkError as error:
             raise LabError(f"the nodes cannot be connected: {error}") from error
 
-    def _start_switch(self) -> int:
-        """The process id of a process in a new network namespace."""
-        pid = int(self._start_helper(["unshare", "--net", "sleep", "infinity"]))
+    def _start_switch(self, links: _Links) -> int:
+        """The process id of a process in a new network namespace; it holds the packets there, if they are to be delayed."""
+        held = [str(build_directory() / "delay"), network.DELAY, *(str(round(seconds * 1e9)) for seconds in (links.delay, links.jitter))]
+        pid = int(self._start_helper(["unshare", "--net", *(held if links.delay else ["sleep", "infinity"])]))
         own = os.readlink("/proc/self/ns/net")
         deadline = time.monotonic() + 10
         while os.readlink(f"/proc/{pid}/ns/net") == own:
@@ -196,13 +216,13 @@ class Lab:
             raise LabError(f"a helper of the lab does not start: {' '.join(result.stderr.split())}")
         return int(result.stdout)
 
-    def _start_reaper(self, name: str, files: Path, clock: int, processors: Set[int] | None) -> subprocess.Popen[str]:
+    def _start_node(self, name: str, files: Path, clock: int, processors: Set[int] | None) -> subprocess.Popen[str]:
         groups = cgroups.directories(self.name, name)  # the node sees them as the roots of their hierarchies
         arguments = [one.mount_argument() for one in cgroups.hierarchies()]
-        with _running_on(processors):  # so is whoever enters the node later
+        with _running_on(processors):  # so do processes that enter the node later
             return subprocess.Popen(
-                ["reaper", str(clock), *groups, "--", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
-                executable=build_directory() / "reaper",
+                ["node_init", str(clock), *groups, "--", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
+                executable=build_directory() / "node_init",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -218,13 +238,13 @@ class Lab:
         return current
 
     def node(self, name: str) -> Node:
-        """The node of that name. Errors: LabError."""
+        """Return the node of that name. Errors: LabError."""
         node = Node(self.name, name)
         _ = node.state
         return node
 
     def nodes(self) -> list[Node]:
-        """All nodes, the dead ones too."""
+        """Return all nodes, the dead ones too."""
         return [Node(self.name, name) for name in self.state.nodes]
 
     def down(self) -> bool:
@@ -315,11 +335,13 @@ class Lab:
         return len(healed)
 
     def status(self) -> dict[str, Any]:
-        """What ``lab status --json`` prints. Errors: LabError when the lab is not up."""
+        """Return what ``lab status --json`` prints. Errors: LabError when the lab is not up."""
         current = self.state
         return {
             "name": self.name,
             "bandwidth": current.bandwidth,
+            "delay": current.delay,
+            "jitter": current.jitter,
             "nodes": [
                 {
                     "name": one.name,

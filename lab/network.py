@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
+import time
 from collections.abc import Sequence, Set
 from pathlib import Path
 
@@ -16,7 +17,15 @@ INTERFACE = "eth0"
 NOBODY = "02:fa:00:00:00:fe"
 """A link address that no node has: the switch delivers what is sent there to nobody."""
 
+DELAY = "delay"
+"""The device of the switch that holds packets for a while (kernel_helpers/namespaces/delay.c)."""
+MOST_DELAY = 1.0
+"""Seconds."""
+DELAYED_MOST = 10_000
+"""Packets that wait to be held."""
+
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g)bit", re.IGNORECASE)
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(us|ms|s)")
 
 
 class NetworkError(Exception):
@@ -24,7 +33,7 @@ class NetworkError(Exception):
 
 
 def subnet(lab: str) -> str:
-    """The first three numbers of the lab's addresses, from its name. Two labs may share one: they never meet."""
+    """Return the first three numbers of the lab's addresses, from its name. Two labs may share one: they never meet."""
     digest = hashlib.sha256(lab.encode()).digest()
     return f"10.{64 + digest[0] % 64}.{digest[1]}"
 
@@ -41,6 +50,22 @@ def parse_rate(text: str) -> int:
         raise ValueError(f"{text!r} is no bandwidth: write it as 512kbit, 100mbit or 1gbit")
     factor = {"k": 1e3, "m": 1e6, "g": 1e9}[match[2].lower()]
     return round(float(match[1]) * factor)
+
+
+def parse_seconds(text: str) -> float:
+    """Return seconds of ``0.2ms``. Errors: ValueError."""
+    match = _SECONDS.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is no such time: write it as 200us, 0.2ms or 0.1s")
+    return float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
+
+
+def check_delay(delay: float, jitter: float) -> None:
+    """Whether links can have that delay, and jitter (seconds). Errors: ValueError, one sentence."""
+    if not 0 <= delay <= MOST_DELAY:
+        raise ValueError(f"a link delays packets by 0 to {MOST_DELAY:g} s, not by {delay:g}")
+    if not 0 <= jitter <= delay:
+        raise ValueError(f"jitter is a part of the delay, so it cannot be {jitter:g} s of {delay:g}")
 
 
 def _batch(tool: str, namespaces: Sequence[tuple[int, Sequence[str]]]) -> None:
@@ -95,6 +120,30 @@ def connect(switch: int, nodes: dict[str, tuple[int, str]], bandwidth: int | Non
             [(pid, [f"qdisc add dev {INTERFACE} {limit}"]) for pid, _ in nodes.values()]
             + [(switch, [f"qdisc add dev {name} {limit}" for name in nodes])],
         )
+
+
+def delay(switch: int, nodes: dict[str, str], timeout: float = 10.0) -> None:
+    """Lead what nodes (name -> address) send through the switch's device that holds packets, which its process makes.
+
+    The device gives them back to the bridge, which learns nobody's address from it. Errors: NetworkError.
+    """
+    deadline = time.monotonic() + timeout
+    while subprocess.run(
+        ["nsenter", "-t", str(switch), "-n", "ip", "link", "show", DELAY], capture_output=True, check=False, timeout=10
+    ).returncode:
+        if time.monotonic() > deadline:
+            raise NetworkError("the program that delays packets does not start")
+        time.sleep(0.01)
+    flags = "learning off flood off mcast_flood off bcast_flood off"
+    lines = [f"link set {DELAY} txqueuelen {DELAYED_MOST} master {BRIDGE} up", f"link set {DELAY} type bridge_slave {flags}"]
+    _batch("ip", [(switch, lines)])
+    entries = [f"fdb replace {link_address(address)} dev {name} master static" for name, address in nodes.items()]
+    _batch("bridge", [(switch, entries)])
+    lines = []
+    for name in nodes:
+        lines.append(f"qdisc add dev {name} ingress")
+        lines.append(f"filter add dev {name} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev {DELAY}")
+    _batch("tc", [(switch, lines)])
 
 
 def receive_on(node: int, processors: Set[int]) -> None:

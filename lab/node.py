@@ -92,11 +92,11 @@ class Node:
         return Path(f"/proc/{self.state.pid}/root")
 
     def is_alive(self) -> bool:
-        """Whether it is up."""
+        """Return whether it is up."""
         return self.state.is_alive()
 
     def command(self, argv: Sequence[str] | str, user: str | None = None, cwd: str = "/tmp") -> list[str]:
-        """The command line that, run on the host, runs ``argv`` in the node (a string: by sh -c).
+        """Return the command line that, run on the host, runs ``argv`` in the node (a string: by sh -c).
 
         Errors: LabError when the node is dead or there is no such user.
         """
@@ -190,7 +190,7 @@ class Node:
         return pid
 
     def mosd_answers(self) -> bool:
-        """Whether the node daemon takes connections on its control socket."""
+        """Return whether the node daemon takes connections on its control socket."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             try:
                 client.connect(str(self.root / "run/farhome/mosd.sock"))
@@ -199,7 +199,7 @@ class Node:
         return True
 
     def ask_mosd(self, operation: str, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
-        """What the node daemon answers on its control socket (to root). Errors: LabError when it does not."""
+        """Return what the node daemon answers on its control socket (to root). Errors: LabError when it does not."""
         return ask(self.root / "run/farhome/mosd.sock", operation, timeout, **fields)
 
     def signal_mosd(self, sig: int) -> int:
@@ -234,7 +234,7 @@ def ask(control: Path, operation: str, timeout: float = 5.0, **fields: Any) -> d
 
 
 def environment(user: str | None, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a program in a node finds in its environment."""
+    """Return what a program in a node finds in its environment."""
     entry = _user(user)
     kept = {key: os.environ[key] for key in _KEPT if key in os.environ}
     own = {"PATH": PATH, "HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name, "SHELL": entry.pw_shell}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 
 DIRECTORY = Path("/run/farhome-lab")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -33,13 +33,13 @@ class NodeState:
     speed: float
 
     def is_alive(self) -> bool:
-        """Whether its process 1 still runs."""
+        """Return whether its process 1 still runs."""
         return start_time(self.pid) == self.start
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Two nodes between which all packets are lost; ``token`` tells this cut from a later one of the same two."""
+    """Two nodes between which all packets are lost; ``token`` distinguishes this cut from a later one of the same two."""
 
     first: str
     second: str
@@ -48,12 +48,15 @@ class Cut:
 
 @dataclass
 class LabState:
-    """A lab; ``switch`` is the process that holds the network namespace of the bridge, ``bandwidth`` is in bits/s."""
+    """A lab; ``switch`` is the process that holds the network namespace of the bridge; ``bandwidth`` is in bits/s, ``delay`` and
+    ``jitter`` in seconds."""
 
     name: str
     switch: int
     switch_start: int
     bandwidth: int | None
+    delay: float = 0.0
+    jitter: float = 0.0
     nodes: dict[str, NodeState] = field(default_factory=dict)
     cuts: list[Cut] = field(default_factory=list)
 
@@ -68,19 +71,19 @@ def start_time(pid: int) -> int | None:
 
 
 def check_name(name: str) -> str:
-    """The name itself. Errors: LabError when it is none."""
+    """Return the name itself. Errors: LabError when it is none."""
     if not _NAME.fullmatch(name):
         raise LabError(f"{name!r} is no name for a lab: up to 40 small letters, digits, - and _.")
     return name
 
 
 def directory(name: str) -> Path:
-    """Where the lab keeps its files."""
+    """Return where the lab keeps its files."""
     return DIRECTORY / check_name(name)
 
 
 def load(name: str) -> LabState | None:
-    """The lab's state, None when there is no such lab (or one whose ``up`` never ended)."""
+    """Return the lab's state, None when there is no such lab (or one whose ``up`` never ended)."""
     try:
         raw = json.loads((directory(name) / "lab.json").read_text())
         return LabState(
@@ -88,6 +91,8 @@ def load(name: str) -> LabState | None:
             switch=raw["switch"],
             switch_start=raw["switch_start"],
             bandwidth=raw["bandwidth"],
+            delay=raw.get("delay", 0.0),
+            jitter=raw.get("jitter", 0.0),
             nodes={key: NodeState(**value) for key, value in raw["nodes"].items()},
             cuts=[Cut(**value) for value in raw["cuts"]],
         )

@@ -79,7 +79,7 @@ def _is_alive(lab: Lab, place: str) -> bool:
 
 
 def _processes(lab: Lab, home: str, job: str) -> list[dict[str, Any]]:
-    """The job's processes as mosps tells them. Errors: LabError."""
+    """The job's processes as mosps reports them. Errors: LabError."""
     answer = lab.node(home).run(["mosps", "--json", "-a", "-J", job], timeout=30, text=True)
     if answer.returncode:
         raise LabError(f"mosps on {home} says: {' '.join(answer.stderr.split())}")

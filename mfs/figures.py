@@ -1,4 +1,5 @@
-"""What mfs-client and mfs-server have done: words in files that they have mapped (kernel_helpers/mfs/client/client.h, mfs_requests.h)."""
+"""What mfs-client and mfs-server have done: words in files that they have mapped (client/common/client.h and server/server.h of
+kernel_helpers/mfs)."""
 
 from __future__ import annotations
 

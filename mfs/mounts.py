@@ -39,8 +39,8 @@ def _plain(field: str) -> str:
 
 
 def mounts(below: str = "/", pid: int | None = None) -> list[Mount]:
-    """All mounts at or below that directory, in the order in which they were made; as another process has them, who may have some that
-    are its own (mosrun -X). Errors: OSError."""
+    """Return all mounts at or below that directory, in the order in which they were made; as another process has them, who may have some
+    that are its own (mosrun -X). Errors: OSError."""
     found = []
     for line in Path(f"/proc/{pid or 'self'}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         fields, _, rest = line.partition(" - ")
@@ -73,12 +73,12 @@ def bind(source: str, point: Path, *, read_only: bool, setuid: bool) -> None:
 
 
 def detach(point: str | Path) -> bool:
-    """Unmounts what is on top there, at once, whoever uses it; False: nothing is mounted there. No other error."""
+    """Unmounts what is on top there, at once, even if it is in use; False: nothing is mounted there. No other error."""
     return bool(_libc.umount2(os.fsencode(point), MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
 
 
 def abort(device: int) -> None:
-    """Ends a FUSE connection: whoever waits for it has an error. As far as the kernel lets us say so; no error."""
+    """Ends a FUSE connection: processes that wait for it get an error. As far as the kernel lets us say so; no error."""
     try:
         if not any(_CONNECTIONS.iterdir()):
             mount("fusectl", _CONNECTIONS, "fusectl", 0, "")

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.common.library import build_directory
-from kernel_helpers.errors import FarhomeError
 
 READY_TIMEOUT = 10.0
 END_TIMEOUT = 2.0
@@ -30,7 +30,7 @@ class Helper:
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
         self._process = process
-        self._watching = asyncio.get_running_loop().create_task(self._tell_complaints())
+        self._watching = asyncio.get_running_loop().create_task(self._report_complaints())
 
     @classmethod
     async def start(cls, program: str, name: str, arguments: Sequence[str | Path]) -> Helper:
@@ -59,7 +59,7 @@ class Helper:
             raise HelperFailed(f"{name} does not start")
         return helper
 
-    async def _tell_complaints(self) -> None:
+    async def _report_complaints(self) -> None:
         assert self._process.stderr is not None
         async for line in self._process.stderr:
             log.warning("%s", line.decode(errors="replace").rstrip())
@@ -70,9 +70,14 @@ class Helper:
         return self._process.pid
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it has, and has been waited for."""
+        return self._process.returncode is not None
+
+    @property
     def runs(self) -> bool:
         """Whether it serves. One that was killed does not, though a thread of it may not end before what it serves is unmounted."""
-        return self._process.returncode is None and not self._is_killed()
+        return not self.has_ended and not self._is_killed()
 
     def _is_killed(self) -> bool:
         try:
@@ -85,7 +90,7 @@ class Helper:
         await self._process.wait()
 
     def hang_up(self) -> None:
-        """Tells it to end."""
+        """Ask it to end."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from balancer.values import Table
+from balancer.lending.values import Table
 
 DEVICE = Path("/dev/fuse")
 DEFAULT_PORT = 7227
@@ -63,7 +63,7 @@ class Settings:
         return self.direct and self.works
 
     def trusts_root_of(self, node: str) -> bool:
-        """Whether that node's root is root here."""
+        """Return whether that node's root is root here."""
         return EACH in self.root or node in self.root
 
     def shown(self) -> list[tuple[str, bool]]:

@@ -17,7 +17,7 @@ KERNELS_OWN = frozenset({
     "proc", "sysfs", "devpts", "debugfs", "tracefs", "securityfs", "cgroup", "cgroup2", "bpf", "efivarfs", "binfmt_misc", "mqueue",
     "configfs", "fusectl", "pstore", "selinuxfs", "nsfs",
 })  # fmt: skip
-"""Kinds of file systems that tell of a kernel, not of files: they are not shown to others (the same in
+"""Kinds of file systems that describe a kernel, and hold no files: they are not shown to others (the same in
 kernel_helpers/mfs/server/files/exports.c)."""
 
 log = logging.getLogger("mosd.mfs")
@@ -55,14 +55,14 @@ class Tree:
                 (self.root / link).symlink_to(name)
 
     def place(self, name: str) -> Path:
-        """The directory of that node, made if need be. Errors: OSError."""
+        """Return the directory of that node, made if need be. Errors: OSError."""
         place = self.root / name
         if name not in [entry.name for entry in self.root.iterdir()]:  # one that is dead cannot be asked itself
             place.mkdir()
         return place
 
     def unmount(self, name: str) -> None:
-        """What is mounted in that node's place is not any more; whoever waits there has an error. No error."""
+        """What is mounted in that node's place is not any more; processes that wait there get an error. No error."""
         place = str(self.root / name)
         for mount in reversed(mounts.mounts(place)):
             if mount.kind == mounts.MFS:

@@ -1,4 +1,5 @@
-"""What a node daemon tells of the cluster at one moment (`watch`), as types; nothing of it is believed before it has been looked at."""
+"""What a node daemon reports about the cluster at one moment (`watch`), as types; nothing of it is believed before it has been looked
+at."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ State = Literal["lends", "closed", "blocked", "silent", "dead"]
 
 
 class Nonsense(ValueError):
-    """What the daemon told cannot be; the message says what."""
+    """The daemon's report cannot be true; the message says what."""
 
 
 @dataclass(frozen=True)
 class Node:
     """One node as the daemon knows it: memory in bytes, load in load units, age of the information in seconds.
 
-    What not every daemon tells of every node: `utilisability`, the share of its time (0 to 1) that does not go to waiting for memory;
+    What not every daemon reports about every node: `utilisability`, the share of its time (0 to 1) that does not go to waiting for memory;
     `owner_state`, what its owner's policy does now; `owner_idle`, seconds since its owner typed anything; `closed_why`, why it
     lends nothing. Of a dead one `since` is when it came to count as dead (seconds since the epoch), if that is known.
     """
@@ -157,7 +158,7 @@ class Picture:
         return tuple(node for node in self.nodes if not node.dead)
 
     def is_shown(self, node: Node) -> bool:
-        """Whether a node is shown without being asked for: it lives, or has died lately, or processes are said to be on it."""
+        """Return whether a node is shown without being asked for: it lives, or has died lately, or processes are said to be on it."""
         lately = node.since is not None and self.at - node.since < DEAD_SHOWN
         return not node.dead or lately or any(process.where == node.name for process in self.processes)
 
@@ -166,17 +167,17 @@ class Picture:
         return [event for event in reversed(self.events) if event.what == "lost" and self.at - event.at < LOUD_SECONDS]
 
     def named(self, name: str) -> Node | None:
-        """The node of that name."""
+        """Return the node of that name."""
         return next((node for node in self.nodes if node.name == name), None)
 
     def process(self, pid: int) -> Process | None:
-        """The home process of that id."""
+        """Return the home process of that id."""
         return next((process for process in self.processes if process.pid == pid), None)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What another node tells of its own home processes and its guests. `unseen`: those there was no room for."""
+    """What another node reports about its own home processes and its guests. `unseen`: those there was no room for."""
 
     node: str
     processes: tuple[Process, ...]
@@ -195,7 +196,7 @@ def made_of(kind: type[_Made], row: object) -> _Made:
     """One of these from a row of the daemon's. Errors: Nonsense."""
     name = _NAMES[kind]
     if not isinstance(row, Mapping):
-        raise Nonsense(f"it told of something that is not a {name}")
+        raise Nonsense(f"it reported something that is not a {name}")
     values: dict[str, Any] = {}
     for one in fields(kind):
         if one.name not in row and one.default is not MISSING:
@@ -204,18 +205,18 @@ def made_of(kind: type[_Made], row: object) -> _Made:
         wanted = _TYPES[str(one.type)]
         wrong = isinstance(value, bool) and one.type != "bool"
         if wrong or not isinstance(value, wanted) or (isinstance(value, float) and not math.isfinite(value)):
-            raise Nonsense(f"it told of a {name} without a usable {one.name!r}")
+            raise Nonsense(f"it reported a {name} without a usable {one.name!r}")
         values[one.name] = printable(value) if isinstance(value, str) else value
     return kind(**values)
 
 
 def printable(text: str) -> str:
-    """The text without anything that a terminal would obey."""
+    """Return the text without anything that a terminal would obey."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def picture_of(answer: Mapping[str, Any]) -> Picture:
-    """The picture of a daemon's answer to `watch`. Errors: Nonsense."""
+    """Return the picture of a daemon's answer to `watch`. Errors: Nonsense."""
     nodes = [made_of(Node, row) for row in _rows(answer, "nodes")]
     known = {node.name for node in nodes}
     nodes += [one for row in _rows(answer, "dead") if (one := _dead(row)).name not in known]
@@ -232,10 +233,10 @@ def picture_of(answer: Mapping[str, Any]) -> Picture:
 
 
 def listing_of(answer: Mapping[str, Any]) -> Listing:
-    """The listing of a daemon's answer to `processes`. Errors: Nonsense."""
+    """Return the listing of a daemon's answer to `processes`. Errors: Nonsense."""
     node, unseen = answer.get("node"), answer.get("unseen", 0)
     if not isinstance(node, str) or not isinstance(unseen, int):
-        raise Nonsense("it did not say of which node it tells")
+        raise Nonsense("it did not say which node it reports")
     home = printable(node)
     return Listing(
         home, tuple(replace(made_of(Process, row), home=home) for row in _rows(answer, "processes")),
@@ -248,7 +249,7 @@ def _dead(row: object) -> Node:
     name, since = (row.get("name"), row.get("since")) if isinstance(row, Mapping) else (row, None)
     is_time = since is None or (isinstance(since, (int, float)) and not isinstance(since, bool) and math.isfinite(since))
     if not isinstance(name, str) or not is_time:
-        raise Nonsense("it told of a dead node without a usable name or time")
+        raise Nonsense("it reported a dead node without a usable name or time")
     return Node(printable(name), 0.0, 0.0, 0.0, 0.0, 0, 0, 0, False, False, 0.0, False, dead=True, since=since)
 
 

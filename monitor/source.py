@@ -18,10 +18,10 @@ class Source(Protocol):
         """The cluster now."""
 
     def listing(self, node: str) -> Listing:
-        """What another node tells of its processes."""
+        """Return what another node reports about its processes."""
 
     def why(self, pid: int) -> list[str]:
-        """What became of a process, in lines."""
+        """Return what became of a process, in lines."""
 
     def move(self, pid: int, target: str) -> str:
         """Moves a process to a node, "home", "out" or "balance"; returns what came of it in one sentence."""

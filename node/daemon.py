@@ -1,4 +1,4 @@
-"""mosd: puts the parts of a node together, begins and ends them, and tells one of what another has seen."""
+"""mosd: puts the parts of a node together, begins and ends them, and passes events between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from engine.leaving.processor import own_processor
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from node.balancing.balancing import Balancer
 from node.balancing.beginning import Beginnings
 from node.balancing.cluster_view import ClusterView
@@ -38,6 +38,7 @@ from node.common.periodic import periodically
 from node.common.tasks import Tasks
 from node.guests.guest import Guest, Surroundings
 from node.guests.guests import Guests
+from node.guests.orphans import Orphans
 from node.moves import lineage
 from node.moves.checkpoints import PERIOD as CHECKPOINT_PERIOD
 from node.moves.checkpoints import Checkpoints
@@ -58,6 +59,7 @@ from node.requests.peer_requests import PeerRequests
 
 ADOPT_PERIOD = 0.5
 GUEST_PERIOD = 1.0
+ORPHANS_PERIOD = 2.0
 CHECKPOINT_TIMEOUT = 120.0
 """Seconds within which a home has taken a process back that could not go in time, and has made a checkpoint of it."""
 AFTER_START = 0.2
@@ -66,7 +68,7 @@ log = logging.getLogger("mosd")
 
 
 def notify_systemd(state: str) -> None:
-    """Tells systemd (or whoever set NOTIFY_SOCKET) how it is; see sd_notify(3)."""
+    """Report the state to systemd (or another supervisor that has set NOTIFY_SOCKET); see sd_notify(3)."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
@@ -90,12 +92,12 @@ class Daemon:
         self._control = ControlServer(paths.socket, Commands(self.parts).handle)
 
     def _made_of(self, in_force: InForce, programs: Programs) -> Parts:
-        """The parts, each given what it needs of those before it; what a later one is to be told goes by way of this daemon."""
+        """The parts, each given what it needs of those before it; events for a later one go by way of this daemon."""
         paths, keys, tasks = self.paths, KeyStore(self.paths.pki), Tasks()
-        certificates, this_life = Certificates(keys), incarnation.begin(paths.life)
+        certificates, this_incarnation = Certificates(keys), incarnation.begin(paths.incarnation)
         registry = Registry(paths.registry, self._process_ended, lineage.listen())
         processors = Processors(own_processor().restricted(in_force.config.cpu_flags), time.monotonic, self._get_acquainted)
-        front = Front(keys, lambda: incarnation.begin(paths.life), self._answer_peer, self._let_in)
+        front = Front(keys, lambda: incarnation.begin(paths.incarnation), self._answer_peer, self._let_in)
         peers = Peers(keys, front, self._hello, self._address_of, processors.judge)
         mover = Mover(paths, lambda: in_force.config, registry, peers, programs, self._process_moved)
         guests = Guests(
@@ -106,19 +108,19 @@ class Daemon:
         lending = Lending(paths, lambda: in_force.policy, guests, self._own_programs, self._checkpoint_at_home, self._speak)
         speed = in_force.config.speed if in_force.config.speed is not None else sampling.calibrate_speed()
         cluster = ClusterView(
-            lambda: in_force.config, mover, guests, peers, lending, processors, self._own_programs, speed, this_life, certificates
+            lambda: in_force.config, mover, guests, peers, lending, processors, self._own_programs, speed, this_incarnation, certificates
         )
-        balancer = Balancer(lambda: in_force.config, registry, mover, peers, processors, cluster, paths.mfs)
+        balancer = Balancer(lambda: in_force.config, registry, mover, peers, processors, cluster, paths.mfs, paths.programs)
         return Parts(
             started=time.time(), in_force=in_force, reload=self.reload, tasks=tasks, keys=keys, front=front, peers=peers,
             cluster=cluster, contacts=Contacts(paths, in_force, front, peers, cluster.gossip, cluster.greet),
             clustering=Clustering(
-                paths, in_force, keys, certificates, front, peers, cluster.gossiping, this_life, self._part_from
+                paths, in_force, keys, certificates, front, peers, cluster.gossiping, this_incarnation, self._part_from
             ),
-            processors=processors, files=FileTree(paths, lambda: in_force.config, keys, peers, cluster.gossip.peers),
+            processors=processors, files=FileTree(paths, lambda: in_force.config, keys, peers, cluster.gossip.known.peers),
             registry=registry, mover=mover, checkpoints=Checkpoints(paths, registry, mover, tasks.spawn), balancer=balancer,
             beginnings=Beginnings(registry, mover, balancer.journal, tasks.spawn),
-            guests=guests, lending=lending, ledger=ledger, accounts=Accounts(ledger, guests, registry),
+            guests=guests, orphans=Orphans(guests, peers.call), lending=lending, ledger=ledger, accounts=Accounts(ledger, guests, registry),
         )  # fmt: skip
 
     # -- life ------------------------------------------------------------------------------------------------------------
@@ -136,11 +138,11 @@ class Daemon:
                 node.front.start()  # it takes a moment, in which there is enough to do
             for entry in node.registry.load():
                 node.mover.ended(entry)
-            await node.mover.deputies.restore()
+            await node.mover.restore()
             await node.guests.restore()
             starting.hosts.alone = node.config.own_programs
             node.contacts.recall()
-            await node.clustering.hear_who_was_removed(node.contacts.seeds() | set(node.cluster.gossip.peers().values()))
+            await node.clustering.fetch_removals(node.contacts.seeds() | set(node.cluster.gossip.known.peers().values()))
             await node.clustering.begin()
             node.lending.start()
             node.cluster.start()
@@ -161,12 +163,13 @@ class Daemon:
         spawn(periodically("the search for children", node.registry.adopt_children, lambda: ADOPT_PERIOD))
         spawn(periodically("the search for nodes", self._look_for_nodes, lambda: CONTACTS_PERIOD))
         spawn(periodically("the memory of guests", self._keep_to_lent_memory, lambda: GUEST_PERIOD, delayed=True))
-        spawn(periodically("the ledger", node.accounts.look, lambda: ACCOUNTS_PERIOD, delayed=True))
-        spawn(periodically("the checkpoints", node.checkpoints.look, lambda: CHECKPOINT_PERIOD, delayed=True))
-        spawn(periodically("those who were removed", node.clustering.spreading.look, lambda: SPREADING_PERIOD))
-        spawn(periodically("the certificate", renewal.look, renewal.period, delayed=True))
-        spawn(periodically("what was signed", node.clustering.tell_signed, lambda: SIGNED_PERIOD, delayed=True))
-        spawn(periodically("the file tree", node.files.look, lambda: FILES_PERIOD))
+        spawn(periodically("guests that wait for their homes", node.orphans.poll, lambda: ORPHANS_PERIOD, delayed=True))
+        spawn(periodically("the ledger", node.accounts.poll, lambda: ACCOUNTS_PERIOD, delayed=True))
+        spawn(periodically("the checkpoints", node.checkpoints.poll, lambda: CHECKPOINT_PERIOD, delayed=True))
+        spawn(periodically("those who were removed", node.clustering.spreading.poll, lambda: SPREADING_PERIOD))
+        spawn(periodically("the certificate", renewal.poll, renewal.period, delayed=True))
+        spawn(periodically("what was signed", node.clustering.report_signed, lambda: SIGNED_PERIOD, delayed=True))
+        spawn(periodically("the file tree", node.files.poll, lambda: FILES_PERIOD))
 
     async def _make_moves_quicker(self) -> None:
         """What moves would otherwise begin with; not before the node has said that it is there."""
@@ -205,17 +208,17 @@ class Daemon:
         node.guests.close()
         starting.hosts.close()
         starting.zygote.close()
-        node.accounts.look()
+        node.accounts.poll()
         node.ledger.close()
         if not node.guests.all():
             node.guests.groups.remove_all()
         node.registry.close()
 
-    # -- what one part has to tell another -----------------------------------------------------------------------------------
+    # -- events between parts ------------------------------------------------------------------------------------------------
 
     async def _look_for_nodes(self) -> None:
-        self.parts.front.look()
-        await self.parts.contacts.look(self.parts.clustering.listens)
+        self.parts.front.check_alive()
+        await self.parts.contacts.poll(self.parts.clustering.listens)
 
     async def _keep_to_lent_memory(self) -> None:
         """Keeps guests within the memory that the owner lends: the greatest goes home."""
@@ -285,7 +288,7 @@ class Daemon:
             log.debug("%s is not asked about its processor: %s", name, error)
 
     def _speak(self) -> None:
-        self.parts.cluster.speak()
+        self.parts.cluster.send_gossip()
 
     def _address_of(self, name: str) -> tuple[str, int] | None:
         return self.parts.cluster.gossip.membership.address_of(name)
@@ -296,7 +299,7 @@ class Daemon:
         for name in names:
             node.files.forget(name)
             node.tasks.spawn(part_from(name, node.guests, node.registry, node.mover))
-        node.tasks.spawn(node.files.look())
+        node.tasks.spawn(node.files.poll())
 
     # -- configuration ---------------------------------------------------------------------------------------------------
 
@@ -312,7 +315,7 @@ class Daemon:
         node.lending.apply_policy()
         node.cluster.policy_changed()
         await node.clustering.begin()
-        node.tasks.spawn(node.files.look())
+        node.tasks.spawn(node.files.poll())
         if not node.policy.enabled:
             node.tasks.spawn(node.guests.expel(None, "the node does not lend any more"))
         for key, reason in node.guests.denied().items():

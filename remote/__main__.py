@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.files.store import LIMIT
-from remote import identity
 from remote.options import Options
+from remote.sandbox import identity
 from remote.tree import Tree
 from wire import channel, logs
 from wire.resources import allow_many_descriptors, let_memory_be_merged

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.files.store import LIMIT
-from remote import identity
+from remote.sandbox import identity
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import queue
+import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from kernel_helpers.stream.stream import Connection, Sealed
+from kernel_helpers.stream.stream import Connection, Encrypted
 from wire import channel
 from wire.frames import WireError
 from wire.logs import start_thread
@@ -28,7 +29,7 @@ SILENT_MOST = 64
 GREETED_MOST = 16
 """Callers that are about to prove themselves; of more, the oldest is dropped."""
 LOOK = 5.0
-"""Seconds between two looks at who has been silent for too long."""
+"""Seconds between two checks for callers that have been silent for too long."""
 REFUSAL_LINES = 60.0
 """Seconds between two lines of the log about callers that were refused."""
 
@@ -39,7 +40,8 @@ Caller = tuple[Connection, str]
 class Reception:
     """Listens on a port of its own. wake is called when a caller waits. Errors: OSError."""
 
-    def __init__(self, address: str, secret: bytes, wake: Callable[[], None]) -> None:
+    def __init__(self, address: str, secret: bytes, wake: Callable[[], None], selector: selectors.BaseSelector | None = None) -> None:
+        """selector: of the loop, if nobody calls for a while, or ever: that of the first caller is used."""
         self._secret = secret
         self._wake = wake
         self._waiting: queue.SimpleQueue[Caller] = queue.SimpleQueue()
@@ -49,10 +51,23 @@ class Reception:
         self._greeted: list[socket.socket] = []
         self._refused = 0
         self._next_line = 0.0
-        self.take_pages: Callable[[Sealed], None] | None = None
+        self.take_pages: Callable[[Encrypted], None] | None = None
         """who has a connection of role page at once: the loop may wait for a page itself"""
         self.port = int(self._listener.getsockname()[1])
+        self._selector = selector
+        if selector is None:
+            start_thread("reception", self._accept)
+        else:
+            selector.register(self._listener, selectors.EVENT_READ, self._begin_accepting)
+
+    def _begin_accepting(self) -> None:
+        self._leave_loop()
         start_thread("reception", self._accept)
+
+    def _leave_loop(self) -> None:
+        if self._selector is not None:
+            self._selector.unregister(self._listener)
+            self._selector = None
 
     def _accept(self) -> None:
         silent: dict[socket.socket, float] = {}
@@ -104,7 +119,7 @@ class Reception:
 
     def _greet(self, connection: socket.socket) -> None:
         try:
-            sealed = channel.greet(connection, self._secret)
+            encrypted = channel.greet(connection, self._secret)
         except (OSError, WireError) as error:
             self._note(str(error))
             return
@@ -112,10 +127,10 @@ class Reception:
             with self._lock:
                 if connection in self._greeted:
                     self._greeted.remove(connection)
-        if sealed.role == "page" and (take := self.take_pages) is not None:
-            take(sealed)
+        if encrypted.role == "page" and (take := self.take_pages) is not None:
+            take(encrypted)
             return
-        self._waiting.put((sealed, sealed.role))
+        self._waiting.put((encrypted, encrypted.role))
         if not self._is_open:
             self._drop()
         self._wake()
@@ -131,7 +146,7 @@ class Reception:
         log.warning("a caller was refused (the %dth of them): %s", count, reason)
 
     def next(self) -> Caller | None:
-        """The next caller, if one waits."""
+        """Return the next caller, if one waits."""
         with suppress(queue.Empty):
             return self._waiting.get_nowait()
         return None
@@ -139,6 +154,7 @@ class Reception:
     def close(self) -> None:
         """Lets nobody in any more."""
         self._is_open = False
+        self._leave_loop()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for callers
         self._listener.close()

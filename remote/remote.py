@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 
 from engine.files.store import FileStore
 from engine.pour import postcopy
-from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.link.link import Event, Kind
+from kernel_helpers.common.errors import FarhomeError, sentence
+from kernel_helpers.link.ends.events import Event, Kind
+from kernel_helpers.link.ends.session import Branch
 from kernel_helpers.stream.stream import Connection, holds
-from remote import arrival, departure
-from remote.births import Child
-from remote.conversations import Conversations
 from remote.guest import Guest
-from remote.homefiles import HomeFiles
+from remote.moves import arrival, departure
+from remote.moves.conversations import Conversations
 from remote.options import Options
 from remote.reception import Reception
+from remote.requests.births import Child
+from remote.requests.home_files import HomeFiles
 from wire.channel import Channel
 from wire.control import Control
 from wire.frames import Message, WireError
@@ -59,8 +60,13 @@ class Remote:
         """with home, while the link is broken"""
         self._silence = Silence(self._heard)
         self._is_cut = False
-        """mosd has been told that home is not heard"""
+        """mosd knows that home is not heard"""
+        self._is_arriving = False
+        self._put_off: list[Message] = []
+        """of mosd's, until the guest that is about to arrive has done so"""
         self._connected = False
+        self._is_inside = False
+        """that is by a connection which another guest of the tree has"""
         self._since = time.time()
         self._home_address = ""
         self._cpu_before = 0.0
@@ -69,7 +75,7 @@ class Remote:
         self._waker = tree.waker
         self._reception = reception or Reception(options.address, options.secret, tree.waker.wake)
         self._moves = Conversations(self, tree.selector, self._reception)
-        self.server = LocalServer(options.socket, self.selector, self._on_message)
+        self.server = LocalServer(options.socket, self.selector, self._on_message, waits=reception is not None)
         self.server.greet({"event": "listening", "port": self._reception.port})
 
     def end(self) -> None:
@@ -83,7 +89,7 @@ class Remote:
         finally:
             departure.clean_up(self.options)
             self._moves.close()
-            self.server.tell({"event": "gone", "reason": self.reason})
+            self.server.send({"event": "gone", "reason": self.reason})
             self.server.close()
             self._reception.close()
         log.info("guest %s:%d is gone: %s", self.options.home, self.options.pid, self.reason)
@@ -92,11 +98,17 @@ class Remote:
         """Ends this remote at the end of this turn, and the guest with it."""
         if not self.finished:
             self.finished, self.reason = True, reason
-            self.tell_moving(True)
+            self.report_moving(True)
 
-    def tell_moving(self, moving: bool) -> None:
-        """Tells mosd whether the guest has to do something for its home: who stands still for the owner's sake must be let go then."""
-        self.server.tell({"event": "moving", "moving": moving})
+    def report_moving(self, moving: bool) -> None:
+        """Report to mosd whether the guest has to do something for its home: a guest that stands still for the owner's sake must be let go
+        then."""
+        self.server.send({"event": "moving", "moving": moving})
+
+    @property
+    def lives_on(self) -> bool:
+        """See Newborn."""
+        return False
 
     @property
     def is_at_rest(self) -> bool:
@@ -107,7 +119,10 @@ class Remote:
     def tick(self) -> None:
         """Once in each turn of the loop."""
         self._serve_callers()
-        self._moves.look()
+        put_off, self._put_off = self._put_off, []
+        for message in put_off:
+            self._on_message(message)
+        self._moves.poll()
         guest = self.guest
         if guest is None:
             if time.monotonic() - self._heard > LEASE:
@@ -121,11 +136,13 @@ class Remote:
         for event in guest.link.events():
             if event.kind in (Kind.CONNECTION_LOST, Kind.SILENT):
                 if self._connected and (event.kind == Kind.SILENT or not guest.link.connected):
-                    log.warning("the link to %s is broken: %s", self.options.home, event.data.decode(errors="replace"))
+                    level = logging.DEBUG if self._is_inside else logging.WARNING
+                    log.log(level, "the link to %s is broken: %s", self.options.home, event.data.decode(errors="replace"))
                     guest.link.detach()
                     self._connected, self._heard = False, time.monotonic()
                     self.patience.begin(self._heard)
-                    self._silence.broke(self._heard)
+                    if not self._is_inside:
+                        self._silence.broke(self._heard)
             else:
                 self._on_control(event, guest)
         if not self.finished:
@@ -136,21 +153,21 @@ class Remote:
             reason = f"its home {self.options.home} has not been heard for {self.patience.limit:.0f} s"
             log.critical("guest %s:%d is lost: %s", self.options.home, self.options.pid, reason)
             self.finish(reason)
-        self._tell_cut(self.patience.waited > CUT_AFTER and not self.finished)
+        self._report_cut(self.patience.waited > CUT_AFTER and not self.finished)
 
-    def _tell_cut(self, is_cut: bool) -> None:
-        """Tells mosd that the guest's home is not heard, or is again: meanwhile it stands still."""
+    def _report_cut(self, is_cut: bool) -> None:
+        """Report to mosd that the guest's home is not heard, or is again: meanwhile it stands still."""
         if is_cut != self._is_cut:
             self._is_cut = is_cut
-            self.server.tell({"event": "cut", "cut": is_cut})
+            self.server.send({"event": "cut", "cut": is_cut})
 
     def take_pages(self, taker: postcopy.Taker) -> None:
         """Memory follows the guest that is about to run here."""
         self._reception.take_pages = taker.attach
 
-    def keep_pages(self) -> None:
+    def stop_giving_pages(self) -> None:
         """It does not move after all."""
-        self._moves.keep_pages()
+        self._moves.stop_giving_pages()
 
     def settle(self, guest: Guest) -> None:
         """The guest is here: its link is heard from now on."""
@@ -170,25 +187,40 @@ class Remote:
     # -- callers --------------------------------------------------------------------------------------------------------
 
     def next_caller(
-        self, timeout: float, unless: Sequence[Channel] = (), look: Callable[[], None] = lambda: None
+        self, timeout: float, unless: Sequence[Channel] = (), poll: Callable[[], None] = lambda: None
     ) -> tuple[Connection, str] | Channel:
-        """The next proven connection and its role, while a guest is about to arrive; or that of `unless` which has something to say. look:
-        is called when anything has happened, what is traced has stopped or ended among others. Errors: TimeoutError, those of look()."""
+        """Return the next proven connection and its role, while a guest is about to arrive; or that of `unless` which has something to say.
+        poll: is called when anything has happened, what is traced has stopped or ended among others. Errors: TimeoutError, those of
+        poll(); FarhomeError: mosd has ended the guest."""
         end = time.monotonic() + timeout
         watched = {channel.connection.fileno(): channel for channel in unless}
         while (left := end - time.monotonic()) > 0:
             caller = self._reception.next()
             if caller is not None:
                 return caller
-            look()
+            poll()
+            if self.finished:
+                raise FarhomeError(self.reason)
             for talk in unless:
                 if holds(talk.connection):
                     return talk
-            for descriptor in ready([self._waker.fileno(), *watched], left):
+            daemon = self.server.descriptors
+            for descriptor in ready([self._waker.fileno(), *daemon, *watched], left):
                 if descriptor in watched:
                     return watched[descriptor]
+                if descriptor in daemon:
+                    self._take_kill(descriptor)
             self._waker.drain()
         raise TimeoutError("the home did not call again")
+
+    def _take_kill(self, descriptor: int) -> None:
+        """Hear mosd, if that is where it speaks, while a guest is about to arrive: that its home has ended it, or its owner. All else
+        that mosd asks for waits until the guest has come, or has not."""
+        self._is_arriving = True
+        try:
+            self.server.serve(descriptor)
+        finally:
+            self._is_arriving = False
 
     def _serve_callers(self) -> None:
         while (caller := self._reception.next()) is not None:
@@ -213,14 +245,20 @@ class Remote:
         """Hands a proven connection of role link to the C session."""
         assert self.guest is not None
         connection.settimeout(None)
-        self._home_address = str(connection.getpeername()[0])
+        self._attach(connection, str(connection.getpeername()[0]))
+
+    def attach_inside(self, branch: Branch, home_address: str) -> None:
+        """The same, of what is inside of the connection of another guest of the tree."""
+        self._attach(branch, home_address)
+
+    def _attach(self, connection: Connection | Branch, home_address: str) -> None:
+        assert self.guest is not None
+        self._home_address = home_address
         self.guest.link.set_silence(self._silence.bound)
-        if self._connected:
-            self.guest.link.detach()
         self.guest.link.attach(connection)
-        self._connected = True
+        self._connected, self._is_inside = True, isinstance(connection, Branch)
         self.patience.begin(time.monotonic())
-        self._tell_cut(False)
+        self._report_cut(False)
 
     def home_files(self, port: int) -> HomeFiles:
         """Files of the home, whose server is at that port. Errors: OSError."""
@@ -266,7 +304,7 @@ class Remote:
         self._waker.wake()
 
     def has_others(self) -> bool:
-        """Whether a guest is here besides this one."""
+        """Return whether a guest is here besides this one."""
         return any(other is not self for other in self._tree.members)
 
     def released(self) -> None:
@@ -288,6 +326,7 @@ class Remote:
         born = parent.child(remote, child)
         remote.patience.limit = self.patience.limit
         remote.settle(born)
+        remote.attach_inside(child.branch, self._home_address)
         born.run()
         self._tree.newborns.add(remote, {"event": "born", "pid": child.number})
         log.info("guest %s:%d was born as %d", self.options.home, child.number, born.pid)
@@ -296,6 +335,9 @@ class Remote:
 
     def _on_message(self, message: Message) -> None:
         operation, number = message.get("op"), message.get("id")
+        if self._is_arriving and operation != "kill":
+            self._put_off.append(message)
+            return
         answer: Message = {"id": number, "ok": True}
         if operation == "status":
             cpu = self._cpu_before + (self.guest.cpu_seconds() if self.guest else 0.0)
@@ -304,7 +346,8 @@ class Remote:
                 "home": self.options.home, "pid": self.options.pid, "since": self._since, "running": runs,
                 "user": self.guest.uid if self.guest else None, "memory": self.guest.memory() if self.guest else 0,
                 "command": self.guest.command if self.guest else "", "cpu": cpu,
-                "reads": self.guest.reads_here() if self.guest else 0,
+                "reads": self.guest.bytes_read_here() if self.guest else 0,
+                "remembered": self.guest.remembered() if self.guest else [],
             }  # fmt: skip
         elif operation == "expel":
             if self.guest is None:
@@ -318,4 +361,4 @@ class Remote:
             self.finish("killed by this node")
         else:
             answer = {"id": number, "ok": False, "error": f"unknown operation {operation!r}"}
-        self.server.tell(answer)
+        self.server.send(answer)

@@ -1,4 +1,4 @@
-"""What ordinary users may do with this clone."""
+"""Checks of what ordinary users may do with this clone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For all tests: labs of their own, and the check that nothing is left when all have run."""
+"""Fixtures for all tests: labs of their own, and the check that nothing is left after the run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from lab import Lab
 from tests import leftovers
+
+HERE = Path(__file__).parent
+ROOMS = ["moves", "faults", "mfs", "attacks", "node", "fuzz", "bench", "balancer", "referee", "engine", "lab", "link", "cli"]
+"""Folders of tests in the order in which they run: those of long tests first, so that at the end no worker waits for another's. The tests
+of a folder run one after the other, for a cluster that they share goes down when a worker comes to another folder. All others come last."""
 
 _numbers = itertools.count(1)
 _before: leftovers.Snapshot | None = None
@@ -29,9 +35,20 @@ def pytest_configure(config: pytest.Config) -> None:
         _before = leftovers.take(os.environ[leftovers.RUN])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the rooms in order."""
+    places = {name: place for place, name in enumerate(ROOMS)}
+
+    def place(item: pytest.Item) -> int:
+        folders = item.path.relative_to(HERE).parts
+        return places.get(folders[0], len(ROOMS))
+
+    items.sort(key=place)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
-    """After the last fixture and worker has gone: whatever is left fails the run."""
+    """After the last fixture and worker has ended: any leftover fails the run."""
     yield
     if not _is_controller(session.config) or _before is None:
         return
@@ -47,7 +64,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
 
 @pytest.fixture
 def lab_name() -> Callable[[], str]:
-    """Makes names of labs that nobody else has."""
+    """Makes unique names of labs."""
     return lambda: f"t-{os.environ[leftovers.RUN]}-{os.getpid()}-{next(_numbers)}"
 
 

@@ -1,4 +1,4 @@
-"""What a run of the tests must not leave behind on the machine.
+"""Leftovers that a run of the tests must not leave behind on the machine.
 
 Several things may use the machine at once, so by default only what can be traced to this run (by its id in environments and
 names), or bears the project's name and was not there before, is a fault. On a machine of one's own FARHOME_STRICT=1 makes
@@ -28,7 +28,7 @@ class Snapshot:
 
 
 def take(run: str) -> Snapshot:
-    """Look at the machine; ``run`` is the id of this run of the tests."""
+    """Records the state of the machine; ``run`` is the id of this run of the tests."""
     named: set[str] = set()
     others: set[str] = set()
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -68,7 +68,7 @@ def _processes(run: str) -> set[str]:
 
 
 def difference(before: Snapshot, run: str, seconds: float = 5.0) -> tuple[list[str], list[str]]:
-    """What is there now and was not before: (faults, remarks). What is about to end has ``seconds`` to do so."""
+    """Return what is there now and was not before: (faults, remarks). Ending processes have ``seconds`` to end."""
     strict = os.environ.get("FARHOME_STRICT") == "1"
     deadline = time.monotonic() + seconds
     while True:

@@ -1,6 +1,6 @@
 """Prints what uses what: `python -m tools.arrows [FOLDER]`, the folders that each folder uses, and every circle of files.
 
-Python by its imports, those for types alone included; C by its includes and by what the linker is told (the objects of tools/setup). The
+Python by its imports, those for types alone included; C by its includes and by the symbols of the objects that tools/setup builds. The
 exit status is 1 if there is a circle. FOLDER: of its files alone.
 """
 

@@ -2,8 +2,8 @@
 
 The remote listens. Who connects, and who listens, prove to each other by a TLS handshake (kernel_helpers/stream/tls.c) that they hold the
 one-time secret that went over the mutually authenticated control connection of the two node daemons; nothing is read before. A connection
-is of one role, which the handshake tells: ``move`` (msgpack frames and byte streams of one move), ``imgs`` (the stream of a hop), ``link``
-(handed to the C session) or ``page`` (memory that follows, engine/pour/postcopy.py).
+is of one role, which the handshake reports: ``move`` (msgpack frames and byte streams of one move), ``imgs`` (the stream of a hop),
+``link`` (handed to the C session) or ``page`` (memory that follows, engine/pour/postcopy.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kernel_helpers.common.pacing import settle_pace, unpaced
-from kernel_helpers.stream.stream import Connection, NotProven, Sealed, holds, open_sealed
+from kernel_helpers.stream.stream import Connection, Encrypted, NotProven, holds, open_encrypted
 from wire import frames
 from wire.frames import Message, WireError
 from wire.waking import ready
@@ -75,19 +75,19 @@ def _reach(address: tuple[str, int], timeout: float) -> socket.socket:
     return connection
 
 
-def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float = 10.0) -> Sealed:
-    """A proven connection of that role, with timeout (seconds) on every operation.
+def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float = 10.0) -> Encrypted:
+    """Return a proven connection of that role, with timeout (seconds) on every operation.
 
     Errors: OSError if nobody is there, WireError if the listener does not hold the secret.
     """
     connection = _reach(address, min(timeout, HELLO_TIMEOUT))
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sealed = open_sealed(connection, secret, role, min(timeout, HELLO_TIMEOUT), _plain)
+        encrypted = open_encrypted(connection, secret, role, min(timeout, HELLO_TIMEOUT), _plain)
         settle_pace(connection)
         _watch(connection, role)
-        sealed.settimeout(timeout)
-        return sealed
+        encrypted.settimeout(timeout)
+        return encrypted
     except NotProven:
         connection.close()
         raise WireError("the peer does not hold the secret of this move") from None
@@ -97,27 +97,27 @@ def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float =
 
 
 def listen(address: str) -> socket.socket:
-    """Where the home of a guest connects; a free port. Errors: OSError."""
+    """Return where the home of a guest connects; a free port. Errors: OSError."""
     listener = socket.create_server((address, 0), backlog=8)
     unpaced(listener)
     return listener
 
 
-def greet(connection: socket.socket, secret: bytes, timeout: float = 10.0) -> Sealed:
-    """The connection of an accepted caller that proves itself; it has timeout (seconds) on every operation.
+def greet(connection: socket.socket, secret: bytes, timeout: float = 10.0) -> Encrypted:
+    """Return the connection of an accepted caller that proves itself; it has timeout (seconds) on every operation.
 
     Errors: WireError, TimeoutError, OSError: it does not; the connection is closed.
     """
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sealed = open_sealed(connection, secret, None, HELLO_TIMEOUT, _plain)
-        if sealed.role not in ROLES:
-            sealed.close()
+        encrypted = open_encrypted(connection, secret, None, HELLO_TIMEOUT, _plain)
+        if encrypted.role not in ROLES:
+            encrypted.close()
             raise WireError("the caller wants something unknown")
         settle_pace(connection)
-        _watch(connection, sealed.role)
-        sealed.settimeout(timeout)
-        return sealed
+        _watch(connection, encrypted.role)
+        encrypted.settimeout(timeout)
+        return encrypted
     except NotProven:
         connection.close()
         raise WireError("the caller does not hold the secret of this guest") from None
@@ -143,7 +143,7 @@ class Channel:
         self.connection = connection
 
     def has_word(self) -> bool:
-        """Whether something of the other side's is here, or it has gone. Never waits."""
+        """Return whether something of the other side's is here, or it has gone. Never waits."""
         return holds(self.connection) or bool(ready([self.connection.fileno()], 0.0))
 
     def send(self, op: str, **fields: object) -> None:
@@ -151,7 +151,7 @@ class Channel:
         frames.send(self.connection, {"op": op, **fields})
 
     def next(self, timeout: float | None = None) -> Message:
-        """The next message. Errors: Refused with the peer's sentence, WireError, TimeoutError."""
+        """Return the next message. Errors: Refused with the peer's sentence, WireError, TimeoutError."""
         if timeout is not None:
             self.connection.settimeout(timeout)
         message = frames.receive(self.connection)
@@ -227,7 +227,7 @@ class Channel:
         self.connection.sendall(_STREAM.pack(len(data)) + data)
 
     def receive_block(self, limit: int) -> bytes:
-        """The block that send_block sent. Errors: WireError, before anything is read, if it is longer than limit (bytes)."""
+        """Return the block that send_block sent. Errors: WireError, before anything is read, if it is longer than limit (bytes)."""
         (size,) = _STREAM.unpack(frames.receive_exactly(self.connection, _STREAM.size))
         if size > limit:
             raise WireError(f"the peer announced a block of {size} bytes, more than {limit}")

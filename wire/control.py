@@ -18,7 +18,7 @@ class Control(IntEnum):
 
     # deputy -> remote
     SIGNAL = 32
-    """a signal came to the stub: number, info, tid (0: to the process); asks: what the threads block that are in a call is to be told
+    """a signal came to the stub: number, info, tid (0: to the process); asks: what the threads block that are in a call is to be reported
     (BLOCKS); of SIGCONT continued: its number among those of the process"""
     STOPPED = 33
     """the stub is in a group stop: the guest must not run"""
@@ -30,7 +30,8 @@ class Control(IntEnum):
     """every call that was under way has been replied to or suspended: freeze; answered by FROZEN; watch:
     signals that are to wait at home, or 0"""
     THAW = 37
-    """the move is off: run on; watched: if not 0, the signals that wait at home from now on where they are blocked (remote/masks.py)"""
+    """the move is off: run on; watched: if not 0, the signals that wait at home from now on where they are blocked
+    (remote/tracee/masks.py)"""
     KILL = 38
     """the process has ended at home: end the guest"""
     THREAD_EXITED = 39
@@ -39,13 +40,13 @@ class Control(IntEnum):
     """the first frame of a link; what the guest has used on the nodes that it was on before: used; what its limit on processor time
     leaves beyond what it has used at home: limit; see kernel_helpers/usage/account.py; own: numbers of files that it shares with nobody"""
     BORN = 41
-    """to tid, which wants a thread or a child: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
+    """to tid, which wants a thread or a child: the stub has it, thread is its id; or thread is 0 and again reports whether to ask again"""
     SNAPSHOT = 48
-    """to tid, which opens a file of /proc that tells of itself: number, as in OWN_PROC; path, what it shall open in its place, empty: the
+    """to tid, which opens a file of /proc that describes itself: number, as in OWN_PROC; path, what it shall open in its place, empty: the
     file as it is; home: only home can open it"""
     MAPPED = 50
     """what comes of MAP, one of: error (an errno; 0: none), again (ask again), home (why only home can map it), file (what the guest
-    maps; see engine/files/files.py)"""
+    maps; see engine/files/files.py) and whole (any part of it may be mapped, privately, without asking)"""
     CONTENT = 51
     """the answer to FETCH: path, offset, data; no data: it cannot be had any more"""
     DIRECTED = 52
@@ -94,7 +95,7 @@ class Control(IntEnum):
     TRACED = 91
     """what the guest's user is to see: lines; held: home handles nothing that follows before they are written"""
     OWN_PROC = 90
-    """tid is about to open a file of /proc that tells of itself, answered by SNAPSHOT: number; name and thread (0: of the process),
+    """tid is about to open a file of /proc that describes itself, answered by SNAPSHOT: number; name and thread (0: of the process),
     text of it as the guest's node has it (zlib), used; or a path that may lead to one: relative, at"""
     MAP = 80
     """tid is about to map a file: so shall the stub; arguments: those of mmap(2); answered by MAPPED"""
@@ -106,7 +107,7 @@ class Control(IntEnum):
     POSITION = 83
     """where is the file: number, serial; answered by POSITIONED"""
     POSITIONS = 84
-    """a direct file is home's again, and is there: no map, but kernel_helpers/link/direct_files.py, POSITION"""
+    """a direct file is home's again, and is there: no map, but kernel_helpers/link/ends/direct_files.py, POSITION"""
     EXECUTE = 74
     """tid is about to execute a program, its CALL comes next: blocked, ignored (masks of signals)"""
     BLOCKS = 76
@@ -118,12 +119,12 @@ class Control(IntEnum):
 
 
 def pack(**fields: Any) -> bytes:
-    """The payload of a control frame."""
+    """Return the payload of a control frame."""
     return bytes(msgpack.packb(fields, use_bin_type=True))
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """The fields of a payload. Errors: WireError."""
+    """Return the fields of a payload. Errors: WireError."""
     if not data:
         return {}
     try:

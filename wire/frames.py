@@ -26,7 +26,7 @@ class WireError(Exception):
 
 
 def encode(message: Message, limit: int = MESSAGE_LIMIT) -> bytes:
-    """Bytes of one message with its length in front. Errors: WireError if it is longer than limit."""
+    """Return bytes of one message with its length in front. Errors: WireError if it is longer than limit."""
     body = bytes(msgpack.packb(message, use_bin_type=True))
     if len(body) > limit:
         raise WireError(f"a message of {len(body)} bytes is longer than {limit}")
@@ -47,7 +47,7 @@ def receive_exactly(connection: Connection, size: int) -> bytes:
 
 
 def decode_body(body: bytes | memoryview) -> Message:
-    """The map in body. Errors: WireError."""
+    """Return the map in body. Errors: WireError."""
     try:
         message = msgpack.unpackb(body, raw=False, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list or a map as the key of a map
@@ -58,7 +58,7 @@ def decode_body(body: bytes | memoryview) -> Message:
 
 
 def receive(connection: Connection, limit: int = MESSAGE_LIMIT) -> Message:
-    """The next message. Errors: WireError, TimeoutError."""
+    """Return the next message. Errors: WireError, TimeoutError."""
     (size,) = _LENGTH.unpack(receive_exactly(connection, _LENGTH.size))
     if size > limit:
         raise WireError(f"the peer announced a message of {size} bytes, more than {limit}")
@@ -78,7 +78,7 @@ class Assembler:
         self._limit = limit
 
     def feed(self, data: bytes) -> list[Message]:
-        """All messages that data completes. Errors: WireError on nonsense; the stream is then of no more use."""
+        """Return all messages that data completes. Errors: WireError on nonsense; the stream is then of no more use."""
         self._buffer += data
         messages: list[Message] = []
         while len(self._buffer) >= _LENGTH.size:

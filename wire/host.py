@@ -86,7 +86,7 @@ class Host:
         while not self._over.empty():
             number, status = self._over.get()
             self._threads.pop(number).join()
-            self._tell({"number": number, "status": status})
+            self._report({"number": number, "status": status})
         if len(trees) > 1:
             time.sleep(PAUSE)
 
@@ -142,12 +142,12 @@ class Host:
             self._over.put((number, status))
             self._waker.wake()
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _report(self, message: dict[str, Any]) -> None:
         if self._connection is not None:
             try:
                 self._connection.send(msgpack.packb(message))
             except OSError as error:
-                log.debug("the daemon is not told: %s", error)
+                log.debug("the daemon does not hear: %s", error)
 
 
 def _renamed(words: Sequence[str], descriptors: dict[int, int]) -> list[str]:

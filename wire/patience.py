@@ -59,7 +59,7 @@ def longer(limit: float) -> float:
     return limit * 1.1 + 1.0
 
 
-def of_guest(told: object, own: float) -> float:
-    """For how long the guest's end waits: longer than its home, whose `link_timeout` is told as a move begins (own: if it is not)."""
-    limit = float(told) if isinstance(told, (int, float)) and not isinstance(told, bool) and math.isfinite(told) else own
+def of_guest(reported: object, own: float) -> float:
+    """For how long the guest's end waits: longer than its home, whose `link_timeout` comes as a move begins (own: if it is not)."""
+    limit = float(reported) if isinstance(reported, (int, float)) and not isinstance(reported, bool) and math.isfinite(reported) else own
     return longer(min(max(limit, LEAST), MOST))

@@ -1,6 +1,6 @@
 """Where a move can be stopped, so that tests can have anything fail at every step of it.
 
-FARHOME_STEPS, in the environment of mosd, names a directory. Whoever comes to a step (a daemon, a deputy, a remote) for which there is a
+FARHOME_STEPS, in the environment of mosd, names a directory. Anyone who comes to a step (a daemon, a deputy, a remote) for which there is a
 file of that name stops himself there, as by SIGSTOP: he goes on at SIGCONT. The file has then the name STEP.PID. Without that variable
 nothing is looked for.
 """

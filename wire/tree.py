@@ -22,7 +22,7 @@ class Member(Newborn, Protocol):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing goes on with it that its descriptors would not tell of."""
+        """Whether nothing goes on with it that its descriptors would not report."""
 
     def tick(self) -> None:
         """Once in each turn of the loop."""
@@ -38,7 +38,7 @@ class Tree(Generic[M]):
     """See the module. Its thread makes it, is the tracer of all that it traces, and lives as long."""
 
     def __init__(self, log: logging.Logger) -> None:
-        self.selector = selectors.DefaultSelector()
+        self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.waker = Waker(self.selector)
         self.thread = threading.get_native_id()
         """the tracer's id"""
@@ -74,7 +74,7 @@ class Tree(Generic[M]):
     def _tick(self) -> None:
         for member in list(self.members):
             member.tick()
-        self.newborns.tell(self.members)
+        self.newborns.report(self.members)
         for member in list(self.members):
             if member.finished:
                 self.members.remove(member)

@@ -16,7 +16,7 @@ MISHAPS = 20
 
 
 leases_broken = 0
-"""How often the kernel has told of one."""
+"""How often the kernel has reported one."""
 
 
 def _note_lease(*_: object) -> None:

@@ -11,10 +11,11 @@ import time
 from contextlib import suppress
 
 from kernel_helpers.inspection import tasks
-from kernel_helpers.process import inject, syscalls, tracing
-from kernel_helpers.process.inject import Thread
+from kernel_helpers.process import syscalls, tracing
+from kernel_helpers.process.injection import native
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import U64
+from kernel_helpers.process.thread import Thread
 from kernel_helpers.process.tracing import Cause
 
 PATIENCE = 60.0
@@ -29,9 +30,9 @@ def begin_calls(frozen: Frozen) -> None:
     standing = [thread for thread in frozen.threads.values() if syscalls.before_call(thread.registers) is not None]
     if not standing:
         return
-    told = tasks.texts(frozen.pid, "status", _SIGNALS)
+    reported = tasks.texts(frozen.pid, "status", _SIGNALS)
     for thread in standing:
-        words = told.get(thread.tid, b"").split()[1::2]
+        words = reported.get(thread.tid, b"").split()[1::2]
         own, shared, caught = (int(word, 16) for word in words) if len(words) == len(_SIGNALS) else (0, 0, 0)
         if (own | shared) & caught & ~thread.signal_mask and not thread.in_hand and not thread.group_stop and _is_at_call(thread):
             with suppress(ProcessLookupError):
@@ -40,7 +41,7 @@ def begin_calls(frozen: Frozen) -> None:
 
 
 def _is_at_call(thread: Thread) -> bool:
-    return inject.read_memory(thread.pid, thread.registers.rip, len(syscalls.SYSCALL)) == syscalls.SYSCALL
+    return native.read_memory(thread.pid, thread.registers.rip, len(syscalls.SYSCALL)) == syscalls.SYSCALL
 
 
 def _begin_call(thread: Thread) -> None:
@@ -51,7 +52,7 @@ def _begin_call(thread: Thread) -> None:
     tracing.run_to_call(tid)
     signal = _await_call(tid)
     tracing.set_signal_mask(tid, thread.signal_mask)
-    inject.check(inject.functions().inject_detach(tid, signal), f"PTRACE_DETACH of {tid}")
+    native.check(native.functions().inject_detach(tid, signal), f"PTRACE_DETACH of {tid}")
 
 
 def _await_call(tid: int) -> int:
@@ -67,5 +68,5 @@ def _await_call(tid: int) -> int:
             if stop.cause is Cause.SIGNAL:  # SIGSTOP, which nothing blocks
                 return stop.number
             tracing.run_to_call(tid)
-        time.sleep(0.00005)  # no descriptor tells of a ptrace stop
+        time.sleep(0.00005)  # no descriptor reports a ptrace stop
     raise TimeoutError(f"thread {tid} does not come to its call")

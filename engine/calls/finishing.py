@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from engine.calls import rests
 from engine.calls.entering import begin_calls
-from kernel_helpers.process import inject, syscalls, tracing
+from kernel_helpers.process import syscalls, tracing
+from kernel_helpers.process.injection import native
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import U64, signed
 from kernel_helpers.process.tracing import Cause, Stop
@@ -59,13 +60,13 @@ class Rests:
         frozen.detach()
         for tid, thread in taken.items():
             with _unless_dead():
-                thread.companions = ()
+                thread.companions, thread.block_companions = (), None
                 thread.restore()
                 thread.set_options(tracing.PTRACE_O_TRACESYSGOOD)
                 self._threads[tid] = _Followed(cuts[tid])
                 self._go_on(tid)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Takes the stops that there are."""
         for stop in tracing.poll(list(self._threads)):
             self._take(stop)
@@ -74,7 +75,7 @@ class Rests:
         """Until they are made; after so many seconds with what has been written."""
         end = time.monotonic() + patience
         while self._threads and time.monotonic() < end:
-            self.look()
+            self.poll()
             ready([], 0.001)
         self.end()
 
@@ -136,7 +137,7 @@ class Rests:
         registers.rax, registers.orig_rax = one.cut.done, U64
         with _unless_dead():
             tracing.set_registers(tid, registers)
-            inject.check(inject.functions().inject_detach(tid, number), f"PTRACE_DETACH of {tid}")
+            native.check(native.functions().inject_detach(tid, number), f"PTRACE_DETACH of {tid}")
 
 
 class _unless_dead:

@@ -1,7 +1,7 @@
 """What a thread's registers do not say of the call that a stop interrupts, and what is to be read while it still waits.
 
 Which call the kernel has restarted by restart_syscall(2): a sleep or poll that was interrupted once already (a stop, an earlier move)
-shows as call 219, and its own number is nowhere in the registers. What the thread waits in tells it: /proc/PID/task/TID/wchan.
+shows as call 219, and its own number is nowhere in the registers. What the thread waits in shows it: /proc/PID/task/TID/wchan.
 
 A program's own seccomp filters may not let the kernel make that call. Then the sleep or poll itself is made again, with the time that is
 left.
@@ -24,9 +24,10 @@ from pathlib import Path
 
 from engine.context.confinement import chain, is_confined, lets_sleeps_go_on
 from kernel_helpers.inspection import tasks
-from kernel_helpers.process.inject import Thread, read_memory
+from kernel_helpers.process.injection.native import read_memory
 from kernel_helpers.process.seizing import RED_ZONE, Frozen
 from kernel_helpers.process.syscalls import ERESTART_RESTARTBLOCK, ERESTARTNOHAND, SYS, U64, Registers, arguments_of, signed, syscall_at
+from kernel_helpers.process.thread import Thread
 from kernel_helpers.process.tracing import signal_state
 
 _IN_MILLISECONDS = (SYS.epoll_wait, SYS.epoll_pwait, SYS.poll)
@@ -45,7 +46,7 @@ _PROCESSOR_FIELD = 36
 """of /proc/PID/stat, after the name"""
 _NOWHERE = ("", "0")
 _ARRIVING, _PAUSE = 0.5, 0.001
-"""seconds that a thread is given to get a processor; between two looks"""
+"""seconds that a thread is given to get a processor; between two checks"""
 _FUTEX_WAITS, _FUTEX_FLAGS = (0, 9), 0x180
 """FUTEX_WAIT, FUTEX_WAIT_BITSET; FUTEX_PRIVATE_FLAG, FUTEX_CLOCK_REALTIME"""
 _ADDRESSES = 0x10000
@@ -75,8 +76,8 @@ def note_masks(frozen: Frozen) -> None:
 
 
 def is_unknown(thread: Thread, places: Mapping[int, str]) -> bool:
-    """Whether the thread stands in a call that the kernel has restarted, and where it waited in it is not known: when that was looked at it
-    had been let go by the stop before, and had not got there yet."""
+    """Return whether the thread stands in a call that the kernel has restarted, and where it waited in it is not known: when that was
+    looked at it had been let go by the stop before, and had not got there yet."""
     place = places.get(thread.tid, "")
     return _is_restarted(thread.registers) and not thread.group_stop and place in _NOWHERE
 
@@ -108,8 +109,8 @@ def _sleep(registers: Registers) -> int:
 
 
 def _by_arguments(pid: int, registers: Registers) -> int:
-    """Which of the calls that the kernel restarts so has these arguments: it is in none of them at the moment, and nothing else tells. Each
-    of them is given a time, by its address or in milliseconds."""
+    """Which of the calls that the kernel restarts so has these arguments: it is in none of them at the moment, and nothing else shows it.
+    Each of them is given a time, by its address or in milliseconds."""
     if _is_poll(pid, registers):
         return SYS.poll
     if registers.rdi < _CLOCKS:
@@ -159,7 +160,7 @@ class TimedWait:
 
 
 def timed_waits(pid: int, places: dict[int, str]) -> dict[int, TimedWait]:
-    """tid -> the call, for those of which all can be told. `places`: of waiting_places()."""
+    """tid -> the call, for those of which all is known. `places`: of waiting_places()."""
     found = {}
     names: tuple[str, ...] = _TIMED
     with suppress(FileNotFoundError, ProcessLookupError):
@@ -169,7 +170,7 @@ def timed_waits(pid: int, places: dict[int, str]) -> dict[int, TimedWait]:
             try:
                 wait = _timed_wait(pid, tid)
             except (OSError, ValueError, KeyError, IndexError):
-                continue  # it has gone on; or this kernel does not tell: the call begins its time anew
+                continue  # it has gone on; or this kernel does not report it: the call begins its time anew
             if wait is not None:
                 found[tid] = wait
     return found

@@ -1,6 +1,6 @@
 """Writes that a stop of ours has ended in the middle, as a signal would: the rest of them is made before the program sees a result.
 
-What is left of a call is known by its registers. A process that goes on at home makes it there (finishing.py); whoever is its stub's
+What is left of a call is known by its registers. A process that goes on at home makes it there (finishing.py); anyone who is its stub's
 has home's side of the link make it (kernel_helpers/link/home/rests.c).
 """
 
@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from engine.calls import writing
 from kernel_helpers.common import library
-from kernel_helpers.process import inject, syscalls, tracing
-from kernel_helpers.process.inject import Thread
+from kernel_helpers.process import syscalls, tracing
+from kernel_helpers.process.injection import native
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import ERESTARTNOINTR, SYS, U64, Registers, signed
+from kernel_helpers.process.thread import Thread
 from kernel_helpers.process.tracing import SignalState
 
 _BYTES = {SYS.write: (1, 2), SYS.sendto: (1, 2), SYS.recvfrom: (1, 2), SYS.getrandom: (0, 1)}
@@ -36,7 +37,7 @@ _SYSCALL = b"\x0f\x05"
 _MESSAGE_PARTS = 16
 """Where in a struct msghdr the vector is: address and number."""
 _MESSAGE_CONTROL = 40
-"""Where it is told how long the ancillary data are, which go with the first bytes."""
+"""Where the length of the ancillary data stands, which go with the first bytes."""
 _PARTS_MOST = 1024
 _LINK_MOST = 16 << 20
 """Bytes: greater writes are no single call on the link."""
@@ -54,7 +55,7 @@ def _vector(pid: int, registers: Registers) -> tuple[int, int]:
     """Address and number of the parts of a call that has such."""
     if signed(registers.orig_rax) == SYS.writev:
         return registers.rsi, registers.rdx
-    head = inject.read_memory(pid, registers.rsi + _MESSAGE_PARTS, _PART.size)
+    head = native.read_memory(pid, registers.rsi + _MESSAGE_PARTS, _PART.size)
     return _PART.unpack(head) if head is not None else (0, 0)
 
 
@@ -62,14 +63,14 @@ def _parts_left(pid: int, registers: Registers, done: int) -> tuple[int, bytes]:
     """Where the vector of a call is, and what is to stand there when so much of it is done; nothing if it cannot be read."""
     address, count = _vector(pid, registers)
     count = min(count, _PARTS_MOST)
-    data = (inject.read_memory(pid, address, count * _PART.size) if count else None) or b""
+    data = (native.read_memory(pid, address, count * _PART.size) if count else None) or b""
     room = ctypes.create_string_buffer(data, len(data))
     _native().rests_shorten(room, len(data) // _PART.size, done)
     return address, room.raw
 
 
 def parts(pid: int, registers: Registers, done: int = 0) -> list[tuple[int, int]]:
-    """Address and length of the parts of a call that has such, when so much of it is done: 0 of those that are."""
+    """Return address and length of the parts of a call that has such, when so much of it is done: 0 of those that are."""
     return list(_PART.iter_unpack(_parts_left(pid, registers, done)[1]))
 
 
@@ -96,7 +97,7 @@ def _write(pid: int, address: int, data: bytes) -> None:
 
 
 def steps(pid: int, registers: Registers, done: int) -> list[Step]:
-    """The calls by which the rest of a call is made, one after the other, by whoever leaves its memory alone."""
+    """Returns the calls that make the rest of a call, one after the other, for a caller that leaves its memory alone."""
     number, rest = signed(registers.orig_rax), registers.copy()
     if number in _BYTES or number in _COUNTED:
         shorten(pid, rest, done)
@@ -111,8 +112,8 @@ def _wanted(number: int, arguments: tuple[int, ...]) -> int:
     return arguments[_BYTES[number][1] if number in _BYTES else _COUNTED[number]]
 
 
-def left(pid: int, registers: Registers) -> int:
-    """How many bytes are left of the call that a thread comes out of with a part; 0: it has made all of it, or has no rest."""
+def bytes_left(pid: int, registers: Registers) -> int:
+    """Return how many bytes are left of the call that a thread comes out of with a part; 0: it has made all of it, or has no rest."""
     done = signed(registers.rax)
     if done <= 0 or (number := signed(registers.orig_rax)) not in _KINDS:
         return 0
@@ -125,7 +126,7 @@ def left(pid: int, registers: Registers) -> int:
 
 
 def waits_for_room(pid: int, number: int, arguments: tuple[int, ...]) -> bool:
-    """Whether only a stop or a signal ends such a call with a part: it waits for somebody else, and may."""
+    """Return whether only a stop or a signal ends such a call with a part: it waits for somebody else, and may."""
     if number == SYS.getrandom:
         return True
     if (number in _FLAGS and arguments[_FLAGS[number]] & _MSG_DONTWAIT) or (number == SYS.splice and arguments[5] & _SPLICE_F_NONBLOCK):
@@ -135,7 +136,7 @@ def waits_for_room(pid: int, number: int, arguments: tuple[int, ...]) -> bool:
 
 
 def is_for_link(number: int, arguments: tuple[int, ...]) -> bool:
-    """Whether home's side of the link can make the rest of such a call: it takes no place in a file that is told in memory."""
+    """Return whether home's side of the link can make the rest of such a call: it takes no place in a file that is recorded in memory."""
     if number in _OFFSETS:
         return not any(arguments[offset] for offset in _OFFSETS[number])
     return number in (SYS.writev, SYS.sendmsg) or (number in (SYS.write, SYS.sendto) and arguments[2] <= _LINK_MOST)
@@ -164,12 +165,39 @@ def find(frozen: Frozen) -> dict[int, Cut]:
     found = {}
     for tid, thread in frozen.threads.items():
         registers = thread.registers
-        if thread.group_stop or not left(frozen.pid, registers):
+        if thread.group_stop or not bytes_left(frozen.pid, registers):
             continue
         cut = Cut(registers.copy(), signed(registers.rax))
         if waits_for_room(frozen.pid, cut.number, cut.arguments) and not hears(tracing.signal_state(frozen.pid, tid), thread):
             found[tid] = cut
     return found
+
+
+def is_cut(pid: int, tid: int, registers: Registers) -> bool:
+    """Return whether the mere stop has ended the call that a thread comes out of, with bytes left. A signal that comes decides that."""
+    if not bytes_left(pid, registers):
+        return False
+    waits = waits_for_room(pid, signed(registers.orig_rax), tuple(syscalls.arguments_of(registers)))
+    return waits and not hears(tracing.signal_state(pid, tid))
+
+
+def go_on(pid: int, tid: int, registers: Registers) -> int:
+    """Has a thread in a stop, with these registers, make the rest of the call that it comes out of. Returns how much is done; 0: nothing
+    more can be made of it."""
+    done = signed(registers.rax)
+    try:
+        shorten(pid, registers, done)
+    except OSError:
+        return 0
+    begin_again(tid, registers)
+    return done
+
+
+def begin_again(tid: int, registers: Registers) -> None:
+    """Has a thread in a stop make the call, with these registers, behind which it stands."""
+    registers.rax, registers.orig_rax = registers.orig_rax, U64
+    registers.rip -= len(_SYSCALL)
+    tracing.set_registers(tid, registers)
 
 
 def make_again(frozen: Frozen, cuts: dict[int, Cut]) -> None:
@@ -179,7 +207,8 @@ def make_again(frozen: Frozen, cuts: dict[int, Cut]) -> None:
 
 
 def has_come(thread: Thread, number: int, done: int) -> Cut | None:
-    """The same of a thread that has come from elsewhere and stands in, or before, the call of which so much is done. None: it does not."""
+    """Return the same of a thread that has come from elsewhere and stands in, or before, the call of which so much is done. None: it does
+    not."""
     registers = behind(thread.pid, thread.registers, number)
     if registers is None:
         return None
@@ -188,10 +217,10 @@ def has_come(thread: Thread, number: int, done: int) -> Cut | None:
 
 
 def behind(pid: int, registers: Registers, number: int) -> Registers | None:
-    """Those of a thread that stands in, or before, that call, as it comes out of it; what the call gives is to be told. None: it does not
-    stand there."""
+    """Return those of a thread that stands in, or before, that call, as it comes out of it; what the call returns is to be reported. None:
+    it does not stand there."""
     at, found = syscalls.syscall_at(registers), registers.copy()
-    if at is None and registers.rax == number and inject.read_memory(pid, registers.rip, len(_SYSCALL)) == _SYSCALL:
+    if at is None and registers.rax == number and native.read_memory(pid, registers.rip, len(_SYSCALL)) == _SYSCALL:
         found.rip, found.orig_rax = registers.rip + len(_SYSCALL), number
     elif at is None or at[0] != number:
         return None
@@ -199,7 +228,7 @@ def behind(pid: int, registers: Registers, number: int) -> Registers | None:
 
 
 def hears(state: SignalState, thread: Thread | None = None) -> bool:
-    """Whether a signal is there that ends the call natively as well."""
+    """Return whether a signal is there that ends the call natively as well."""
     pending = (state.pending | state.shared_pending) & ~state.blocked
     for info in thread.in_hand if thread is not None else ():
         pending |= 1 << tracing.signal_number(info) - 1

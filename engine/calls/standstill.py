@@ -20,10 +20,10 @@ _TRIES = 5
 
 
 def stop(pid: int, places: dict[int, str], waits: dict[int, TimedWait]) -> tuple[Frozen, dict[int, int]]:
-    """All threads stopped, and until when those of them wait that are in a call with a deadline. What they waited in, and how, has been
-    looked at just before (waiting_places(), timed_waits()).
+    """Return all threads stopped, and until when those of them wait that are in a call with a deadline. What they waited in, and how, has
+    been looked at just before (waiting_places(), timed_waits()).
 
-    A thread that was let go by another stop just before may not have got back to where it waits, and nothing tells of its call then: it
+    A thread that was let go by another stop just before may not have got back to where it waits, and nothing reports its call then: it
     goes on for a moment once more. Errors: as seize()."""
     for tries in range(_TRIES):
         frozen = seize(pid)

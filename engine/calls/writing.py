@@ -28,13 +28,13 @@ _OF_FILES = (SYS.sendfile,)
 
 
 def is_under_way(pid: int, tids: Sequence[int] | None = None) -> bool:
-    """Whether any thread waits in such a call, or any of these; a process that has ended does not."""
+    """Return whether any thread waits in such a call, or any of these; a process that has ended does not."""
     try:
-        told = tasks.texts(pid, "syscall") if tids is None else _told(pid, tids)
+        reported = tasks.texts(pid, "syscall") if tids is None else _reported(pid, tids)
     except OSError:
         return False
     running: list[Path] = []
-    for tid, text in told.items():
+    for tid, text in reported.items():
         waits = _waits_in_write(pid, text.split())
         if waits:
             return True
@@ -51,17 +51,17 @@ def is_under_way(pid: int, tids: Sequence[int] | None = None) -> bool:
     return False
 
 
-def _told(pid: int, tids: Sequence[int]) -> dict[int, bytes]:
+def _reported(pid: int, tids: Sequence[int]) -> dict[int, bytes]:
     """What the file `syscall` of each of a few threads says; of one that has ended, nothing."""
-    told = {}
+    reported = {}
     for tid in tids:
         with suppress(OSError):
-            told[tid] = Path(f"/proc/{pid}/task/{tid}/syscall").read_bytes()
-    return told
+            reported[tid] = Path(f"/proc/{pid}/task/{tid}/syscall").read_bytes()
+    return reported
 
 
 def can_be_cut(pid: int, number: int, descriptor: int) -> bool:
-    """Whether the call `number` with that descriptor may be one that a stop ends in the middle."""
+    """Return whether the call `number` with that descriptor may be one that a stop ends in the middle."""
     if number not in (*_OF_BYTES, *_OF_VECTORS, *_OF_FILES):
         return False
     try:
@@ -72,7 +72,7 @@ def can_be_cut(pid: int, number: int, descriptor: int) -> bool:
 
 
 def is_waited_for(pid: int, descriptor: int) -> bool:
-    """Whether a call waits until such a descriptor takes, or has, more."""
+    """Return whether a call waits until such a descriptor takes, or has, more."""
     try:
         mode = os.stat(f"/proc/{pid}/fd/{descriptor}").st_mode
         if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)):
@@ -85,7 +85,7 @@ def is_waited_for(pid: int, descriptor: int) -> bool:
 
 
 def runs(pid: int, tid: int) -> bool:
-    """Whether a thread does not wait: the kernel does not tell what call it is in, if any."""
+    """Return whether a thread does not wait: the kernel does not report what call it is in, if any."""
     try:
         return Path(f"/proc/{pid}/task/{tid}/syscall").read_text().startswith("running")
     except OSError:

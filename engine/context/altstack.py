@@ -1,7 +1,7 @@
-"""The alternate stack of a thread (sigaltstack(2)), with what the kernel does not tell of one that is not there.
+"""The alternate stack of a thread (sigaltstack(2)), with what the kernel does not report about one that is not there.
 
 Who has none has never had one, or has disabled it: the kernel says SS_DISABLE either way. But it keeps the flags that were asked for last,
-and says yes to who asks for what is so already: a program that has never had one may ask for no bytes at no address, for which it gets
+and accepts a wish for what is so already: a program that has never had one may ask for no bytes at no address, for which it gets
 ENOMEM otherwise (kernel/signal.c, do_sigaltstack). So these flags can be found, without changing anything. There is no way back to them
 but execve(2), which takes the stack and leaves the flags (fs/exec.c): who is to have them is born of such a one, and left alone. Only first
 threads have them, for all others begin with a stack that is disabled (kernel/fork.c, sas_ss_reset).
@@ -28,11 +28,11 @@ _BYTES = 1 << 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def of_first(frozen: Frozen, told: bytes, never: int) -> bytes:
-    """The stack of the first thread, which the kernel has told; never: what it has said to a wish for NEVER. Errors: OSError."""
-    _, flags, _, size = STACK.unpack(told)
+def of_first(frozen: Frozen, reported: bytes, never: int) -> bytes:
+    """Return the stack of the first thread, which the kernel has reported; never: what it has said to a wish for NEVER. Errors: OSError."""
+    _, flags, _, size = STACK.unpack(reported)
     if size:
-        return told
+        return reported
     if not never:
         return NEVER
     disarms = flags & _AUTODISARM
@@ -42,11 +42,12 @@ def of_first(frozen: Frozen, told: bytes, never: int) -> bytes:
             frozen.write(address, wish)
             if not frozen.leader.call(SYS.sigaltstack, address, 0):
                 return wish
-    return told
+    return reported
 
 
 def was_never(stack: bytes, result: int) -> bool:
-    """Whether a thread is to have a stack that it has never disabled, and the kernel will not have it so (result): it has disabled one."""
+    """Return whether a thread is to have a stack that it has never disabled, and the kernel will not have it so (result): it has disabled
+    one."""
     _, flags, _, size = STACK.unpack(stack)
     return not size and not flags & DISABLE and result == -errno.ENOMEM
 

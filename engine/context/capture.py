@@ -14,20 +14,22 @@ from collections.abc import Mapping as Dictionary
 from contextlib import contextmanager, suppress
 
 from engine.context import altstack, identities
+from engine.context.checked import ACTION_BYTES, SIGINFO_BYTES, SIGNALS
 from engine.context.confinement import chain
-from engine.context.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext, made
+from engine.context.context import Context, Identity, MemoryLayout, Rseq, ThreadContext, made
 from engine.context.crowd import call_in
 from engine.context.marks import future_locks, guards_of
-from engine.mappings.address_space import exceptional, read_mappings_quickly
+from engine.mappings.address_space import Maps, exceptional, read_mappings_quickly
 from engine.mappings.layout import page_ranges
 from engine.mappings.mappings import PAGE, Mapping
 from engine.memory import alone
 from kernel_helpers.inspection import tasks
 from kernel_helpers.pages.pages import PageTotals, Splicer, send_own_pages
-from kernel_helpers.process import many, refuge, tracing
-from kernel_helpers.process.inject import Thread, check, comes_again
+from kernel_helpers.process import many, many_calls, pause_loop, tracing
+from kernel_helpers.process.injection.native import check, comes_again
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS, Registers, carry_restart, put_back
+from kernel_helpers.process.thread import Thread
 from kernel_helpers.process.tracing import signal_state
 from kernel_helpers.stream.stream import Connection
 
@@ -62,9 +64,10 @@ class _PeekArguments(ctypes.Structure):
 
 
 def capture(
-    frozen: Frozen, regs_carried: bool = True, has_run: bool = True, objects: Dictionary[str, str] | None = None, beneath: int = 0
-) -> Context:
-    """The context of a process all of whose threads are stopped. It may run under our own filter, seized with
+    frozen: Frozen, regs_carried: bool = True, has_run: bool = True, objects: Dictionary[str, str] | None = None, beneath: int = 0,
+    known: Maps | None = None,
+) -> Context:  # fmt: skip
+    """Return the context of a process all of whose threads are stopped. It may run under our own filter, seized with
     PTRACE_O_SUSPEND_SECCOMP.
 
     regs_carried: calls that the stop interrupted are such that any kernel ends them with EINTR or makes them again
@@ -72,10 +75,11 @@ def capture(
     has_run: else it stands at the first instruction of its program.
     objects: of a guest, what it calls those of its memory that it has mapped shared (engine/memory/alone.py).
     beneath: how many of its seccomp filters, the oldest, are farhome's.
+    known: its mappings, as read_mappings_quickly() has them.
 
     Errors: MoveRefused, OSError (ProcessLookupError: it has ended). The process can go on as if nothing had been.
     """
-    maps, shared = alone.named(frozen.pid, read_mappings_quickly(frozen.pid), objects)
+    maps, shared = alone.named(frozen.pid, known if known is not None else read_mappings_quickly(frozen.pid), objects)
     for thread in frozen.threads.values():
         _abort_restartable_sequence(frozen, thread)
     with scratch_page(frozen, size=2 * PAGE) as scratch:
@@ -92,7 +96,7 @@ def capture(
         pending=tuple(pending_signals(frozen.pid, shared=True)),
         kernel_code=kernel_code(frozen, maps),
         barriers=max(0, frozen.leader.call(SYS.membarrier, _MEMBARRIER_GET_REGISTRATIONS, 0, 0)),  # Linux 6.3; before, none are known
-        guards=guards_of(frozen.pid),
+        guards=guards_of(frozen.pid, maps),
         future_locks=future_locks(frozen, maps),
         objects=shared,
     )
@@ -117,7 +121,7 @@ def inner_tids(pid: int, tids: Sequence[int]) -> dict[int, int]:
 
 
 def inner_tid(pid: int, tid: int) -> int:
-    """A thread's id as the program itself sees it. Errors: OSError, ProcessLookupError."""
+    """Return a thread's id as the program itself sees it. Errors: OSError, ProcessLookupError."""
     with open(f"/proc/{pid}/task/{tid}/status", "rb") as status:
         for line in status:
             if line.startswith(b"NSpid:"):
@@ -178,7 +182,7 @@ def limits_in_force(limits: dict[int, tuple[int, int]], effective: int) -> dict[
 def kernel_code(frozen: Frozen, maps: Sequence[Mapping]) -> bytes:
     """SHA-256 of the vdso, empty without one."""
     vdso = next((m for m in exceptional(maps) if m.special and m.path == "[vdso]"), None)
-    return hashlib.sha256(refuge.without(frozen.read(vdso.start, vdso.length))).digest() if vdso else b""
+    return hashlib.sha256(pause_loop.without(frozen.read(vdso.start, vdso.length))).digest() if vdso else b""
 
 
 @contextmanager
@@ -257,11 +261,11 @@ def _threads(frozen: Frozen, carried: bool, beneath: int) -> tuple[ThreadContext
     threads = sorted(frozen.threads.values(), key=lambda thread: thread is not frozen.leader)
     wish = altstack.NEVER.rjust(_SAID.size + altstack.STACK.size, b"\0")
     results, said = call_in(
-        frozen, threads, lambda _, address: _asked(address), 4, [wish] * len(threads), told=_SAID.size, alike=True
+        frozen, threads, lambda _, address: _asked(address), 4, [wish] * len(threads), reported=_SAID.size, alike=True
     )  # fmt: skip
     is_never, *_ = [some.pop() for some in results]  # the others have asked because calls are to be alike
     if any(min(some) < 0 for some in results):
-        many.check_all([(thread, _asked(0)[:-1]) for thread in threads], results)
+        many_calls.check_all([(thread, _asked(0)[:-1]) for thread in threads], results)
     kept, registrations, filtered = many.states(threads), many.rseqs(threads), many.filtered(threads, beneath)
     tids = inner_tids(frozen.pid, [thread.tid for thread in threads])
     found = []
@@ -294,7 +298,7 @@ def _rseq(address: int, size: int, signature: int) -> Rseq:
 
 
 def _asked(address: int) -> list[tuple[int, ...]]:
-    """The calls that tell of a thread what only it knows, into memory at `address` (_SAID). The last is what the first thread asks for
+    """The calls that report a thread what only it knows, into memory at `address` (_SAID). The last is what the first thread asks for
     besides, behind that (engine/context/altstack.py)."""
     return [
         (SYS.prctl, _PR_GET_TID_ADDRESS, address), (SYS.sigaltstack, 0, address + 8), (SYS.prctl, _PR_GET_NAME, address + 32),

@@ -58,7 +58,8 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 def chain(tid: int, beneath: int = 0) -> Chain:
-    """The filters of a thread that is stopped by its tracer, us. beneath: how many of the oldest are farhome's own. Errors: OSError."""
+    """Return the filters of a thread that is stopped by its tracer, us. beneath: how many of the oldest are farhome's own. Errors:
+    OSError."""
     found: list[bytes] = []
     while (length := _get_filter(tid, beneath + len(found), None)) > 0:
         program = ctypes.create_string_buffer(length * INSTRUCTION)
@@ -68,12 +69,12 @@ def chain(tid: int, beneath: int = 0) -> Chain:
 
 
 def is_confined(pid: int) -> bool:
-    """Whether a thread of a process runs under seccomp. Errors: FileNotFoundError, ProcessLookupError."""
-    return any(told != b"Seccomp:\t0\n" for told in tasks.texts(pid, "status", ["Seccomp:"]).values())
+    """Return whether a thread of a process runs under seccomp. Errors: FileNotFoundError, ProcessLookupError."""
+    return any(reported != b"Seccomp:\t0\n" for reported in tasks.texts(pid, "status", ["Seccomp:"]).values())
 
 
 def obstacle(frozen: Frozen) -> str | None:
-    """Why the filters of a process that stands still cannot go along, or None. Errors: OSError."""
+    """Return why the filters of a process that stands still cannot go along, or None. Errors: OSError."""
     seen: set[bytes] = set()
     for tid in sorted(many.filtered(list(frozen.threads.values()))):
         try:
@@ -92,7 +93,7 @@ def obstacle(frozen: Frozen) -> str | None:
 
 
 def unfit(program: bytes) -> str | None:
-    """Why a filter cannot judge elsewhere what it judges at home, or None: by all that it may return."""
+    """Return why a filter cannot judge elsewhere what it judges at home, or None: by all that it may return."""
     for code, _, _, constant in _CODE.iter_unpack(program):
         if code & 0x07 != _RETURN:
             continue
@@ -105,7 +106,7 @@ def unfit(program: bytes) -> str | None:
 
 
 def lets_sleeps_go_on(chains: Iterable[Chain]) -> bool:
-    """Whether a sleep that a stop has interrupted can go on where it was, for which the kernel makes a call of its own."""
+    """Return whether a sleep that a stop has interrupted can go on where it was, for which the kernel makes a call of its own."""
     return all(_judge(program, SYS.restart_syscall) & _ACTION == _ALLOW for program in {one for each in chains for one in each})
 
 
@@ -127,12 +128,12 @@ def _get_filter(tid: int, number: int, buffer: ctypes.Array[ctypes.c_char] | Non
 
 
 def _flags(tid: int, number: int) -> int:
-    """Of seccomp(2), those that the kernel tells. Errors: OSError."""
-    told = ctypes.create_string_buffer(_METADATA.pack(number, 0), _METADATA.size)
-    if _libc.ptrace(ctypes.c_long(_PTRACE_SECCOMP_GET_METADATA), ctypes.c_long(tid), ctypes.c_long(_METADATA.size), told) < 0:
+    """Of seccomp(2), those that the kernel reports. Errors: OSError."""
+    reported = ctypes.create_string_buffer(_METADATA.pack(number, 0), _METADATA.size)
+    if _libc.ptrace(ctypes.c_long(_PTRACE_SECCOMP_GET_METADATA), ctypes.c_long(tid), ctypes.c_long(_METADATA.size), reported) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"seccomp filter {number} of {tid}: {os.strerror(code)}")
-    return int(_METADATA.unpack(told.raw)[1])
+    return int(_METADATA.unpack(reported.raw)[1])
 
 
 def _judge(program: bytes, number: int, arguments: Sequence[int] = (0,) * 6) -> int:

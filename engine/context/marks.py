@@ -15,18 +15,18 @@ from contextlib import suppress
 from engine.context.context import Context
 from engine.mappings.address_space import Maps, exceptional
 from engine.mappings.layout import Span, common, merge
-from engine.mappings.mappings import PAGE, Mapping, read_mappings
+from engine.mappings.mappings import HIGHEST_ADDRESS, PAGE, Mapping, read_mappings
 from engine.memory import alone
-from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.common.errors import FarhomeError, MoveRefused
 from kernel_helpers.pages.pages import GUARD_INSTALL, GUARD_REMOVE, MOST_GUARDS, guards, knows_guards
-from kernel_helpers.process.inject import check
+from kernel_helpers.process.injection.native import check
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS, U64
 
 MCL_FUTURE, MCL_ONFAULT = 2, 4
 MLOCK_ONFAULT = 1
 _PRIVATE_ANONYMOUS = 0x22
-_CALL_ROOM = 64
+_CALL_BYTES = 64
 """Bytes for each call of a batch (Thread.calls)."""
 OLD_KERNEL = "it has guards in its memory (madvise, MADV_GUARD_INSTALL), and the other node's kernel knows none (Linux 6.13)"
 IN_IMAGES = "it has guards in its memory (madvise, MADV_GUARD_INSTALL), which CRIU's images do not hold"
@@ -38,12 +38,27 @@ class MarksMissing(FarhomeError):
     """Marks of memory cannot be made here."""
 
 
-def guards_of(pid: int) -> tuple[Span, ...]:
-    """All guards of a process that stands still. Errors: MoveRefused: they are too many; OSError."""
-    found = guards(pid)
+def guards_of(pid: int, maps: Sequence[Mapping]) -> tuple[Span, ...]:
+    """Return all guards of a process that stands still. maps: its mappings. Errors: MoveRefused: they are too many; OSError."""
+    if isinstance(maps, Maps) and not maps.may_have_guards:
+        found = guards(pid, merge([*maps.table.large(), *((m.start, m.end) for m in maps.others if m.end <= HIGHEST_ADDRESS)]))
+    else:
+        found = guards(pid)
     if len(found) >= MOST_GUARDS:
         raise MoveRefused(pid, f"it has {MOST_GUARDS} guards in its memory, or more (madvise, MADV_GUARD_INSTALL)")
     return tuple(found)
+
+
+def holding(maps: Iterable[Mapping], spans: Sequence[Span]) -> list[Span]:
+    """Return the mappings, whole, that hold a part of the spans (sorted, apart), as of guards; in no order."""
+    whole = Maps.of(maps)
+    found = [(m.start, m.end) for m in whole.others if common((m.start, m.end), spans)]
+    for start, end in spans:
+        number = whole.table.at(start)
+        while number < len(whole.table) and (row := whole.table[number])[0] < end:
+            found.append((row[0], row[1]))
+            number += 1
+    return found
 
 
 def remove(frozen: Frozen, areas: Sequence[Span], scratch: Span) -> None:
@@ -67,7 +82,7 @@ def install(frozen: Frozen, wanted: Sequence[Span], maps: Iterable[Mapping], scr
 
 
 def _advise(frozen: Frozen, spans: Sequence[Span], advice: int, scratch: Span) -> None:
-    most = (scratch[1] - scratch[0]) // _CALL_ROOM
+    most = (scratch[1] - scratch[0]) // _CALL_BYTES
     for first in range(0, len(spans), most):
         calls = [(SYS.madvise, start, end - start, advice) for start, end in spans[first : first + most]]
         for (_, start, size, _), result in zip(calls, frozen.leader.calls(calls, scratch[0]), strict=True):
@@ -75,8 +90,8 @@ def _advise(frozen: Frozen, spans: Sequence[Span], advice: int, scratch: Span) -
 
 
 def future_locks(frozen: Frozen, maps: Sequence[Mapping]) -> int:
-    """How what it maps from now on is locked: flags of mlockall(2), 0: not at all. The kernel shows it on such a mapping alone. maps: its
-    mappings. Errors: OSError."""
+    """Return how what it maps from now on is locked: flags of mlockall(2), 0: not at all. The kernel shows it on such a mapping alone.
+    maps: its mappings. Errors: OSError."""
     before = locked_bytes(frozen.pid)
     try:
         page = frozen.call(SYS.mmap, 0, PAGE, 0, _PRIVATE_ANONYMOUS, U64, 0)
@@ -134,11 +149,29 @@ def _size(pid: int, name: bytes) -> int:
 def check_locks(pid: int, context: Context) -> None:
     """Of a process that was made anew, and its memory locked. Errors: MarksMissing: less of it than was, or what it locks later would not
     be; OSError."""
-    if locked_bytes(pid) < sum(end - start for start, end in Maps.of(context.maps).locked()):
+    if locked_bytes(pid) < _locked(context) or (context.future_locks and lock_limit(pid) < _wanted(context)):
         raise MarksMissing(TOO_LITTLE)
+
+
+def can_lock(context: Context, lockable: int) -> bool:
+    """Return whether a node that lets a guest lock so many bytes, at most, lets it lock what it has locked, and what it is yet to map."""
+    return lockable >= _locked(context) and (not context.future_locks or lockable >= _wanted(context))
+
+
+def _locked(context: Context) -> int:
+    return sum(end - start for start, end in Maps.of(context.maps).locked())
+
+
+def _wanted(context: Context) -> int:
+    """Bytes that it may lock where it was."""
     wanted, _ = context.identity.limits.get(resource.RLIMIT_MEMLOCK, (0, 0))
-    if context.future_locks and lock_limit(pid) < min(wanted, U64):
-        raise MarksMissing(TOO_LITTLE)
+    return min(wanted, U64)
+
+
+def lockable(pid: int) -> int:
+    """Return how many bytes a process that is to become a guest here may lock at most; it may from now on. Errors: OSError."""
+    raise_lock_limit(pid, U64)
+    return lock_limit(pid, is_hard=True)
 
 
 def raise_lock_limit(pid: int, wanted: int) -> None:
@@ -148,14 +181,14 @@ def raise_lock_limit(pid: int, wanted: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_MEMLOCK, (limit, limit))
 
 
-def lock_limit(pid: int) -> int:
-    """How many bytes a process without the right to lock more may lock. Errors: OSError."""
-    soft, _ = resource.prlimit(pid, resource.RLIMIT_MEMLOCK)
-    return soft if soft != resource.RLIM_INFINITY else U64
+def lock_limit(pid: int, is_hard: bool = False) -> int:
+    """Return how many bytes a process without the right to lock more may lock, or may allow itself to. Errors: OSError."""
+    limit = resource.prlimit(pid, resource.RLIMIT_MEMLOCK)[is_hard]
+    return limit if limit != resource.RLIM_INFINITY else U64
 
 
 def not_in_images(frozen: Frozen, maps: Sequence[Mapping]) -> str | None:
-    """Which mark of its memory CRIU's images do not hold, or None. Errors: OSError."""
+    """Return which mark of its memory CRIU's images do not hold, or None. Errors: OSError."""
     if guards(frozen.pid, most=1):
         return IN_IMAGES
     if any(m.is_file and not m.private and alone.may_be(m.path) for m in exceptional(maps)):

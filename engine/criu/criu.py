@@ -18,8 +18,8 @@ from typing import Protocol
 
 from engine.criu import images, inspection
 from engine.criu.forkcopy import Copy
+from kernel_helpers.common.errors import FarhomeError, MoveRefused
 from kernel_helpers.common.library import build_directory
-from kernel_helpers.errors import FarhomeError, MoveRefused
 
 CRIU_INSIDE = "/.farhome/criu"
 IMAGES_INSIDE = "/.farhome/images"
@@ -28,18 +28,18 @@ KERNEL_DATA = ("run/criu.kdat", "run/farhome/criu/criu.kdat")
 KEPT = Path("/run/farhome/criu")
 """Where a node keeps that."""
 
-# --shell-job: no terminal is ours to keep, whoever's it was. Ghost files are what is mapped but deleted.
+# --shell-job: no terminal is ours to keep. Ghost files are what is mapped but deleted.
 _COMMON = ("--shell-job", "--manage-cgroups=ignore", "--file-validation", "filesize", "-v2")
 _DUMP = ("--ghost-limit", "1G")
 
-# Told as errors by CRIU, and of no consequence: no /dev/net/tun to probe, no right to raise its own limit of descriptors.
+# Reported as errors by CRIU, and of no consequence: no /dev/net/tun to probe, no right to raise its own limit of descriptors.
 _HARMLESS = ("tun: Unable to create tun", "rlimit: Can't setup RLIMIT_NOFILE for self")
 
 log = logging.getLogger("engine.criu")
 
 
 class Place(Protocol):
-    """What dump() and restore() need of a sandbox (remote.sandbox.Sandbox)."""
+    """What dump() and restore() need of a sandbox (remote.sandbox.sandbox.Sandbox)."""
 
     def enter_argv(
         self, argv: Sequence[str], *, uid: int = -1, gid: int = -1, last_pid: int = 0, join_cgroup: bool = True
@@ -112,7 +112,7 @@ def keep_kernel_data(root: Path) -> None:
 
 
 def knows_kernel() -> bool:
-    """Whether there is something to hand over."""
+    """Return whether there is something to hand over."""
     return (KEPT / "kept-0").exists()
 
 
@@ -242,16 +242,18 @@ def _run(argv: list[str], log_file: Path, pid: int, timeout: float) -> None:
         for line in (text or output).splitlines():
             if "Error" in line or "Warn" in line or not text:
                 log.warning("CRIU: %s", line)
-        raise FarhomeError(f"process {pid}: CRIU: {telling_line(text) or telling_line(output) or 'it says nothing'}")
+        last = next((line.strip() for line in reversed((text or output).splitlines()) if line.strip()), "nothing")
+        why = telling_line(text) or telling_line(output) or f"it ended with status {process.returncode}, and said last: {last}"
+        raise FarhomeError(f"process {pid}: CRIU: {why}")
 
 
 def environment() -> dict[str, str]:
-    """What CRIU runs with."""
+    """Return what CRIU runs with."""
     return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "XDG_RUNTIME_DIR": str(KEPT)}
 
 
 def telling_line(text: str) -> str:
-    """The first error of a CRIU log (those after it are its consequences), without time and source position."""
+    """Return the first error of a CRIU log (those after it are its consequences), without time and source position."""
     found = re.findall(r"^[ \t]*(?:\([\d.]+\)\s*)?(?:\d+: )?Error \([^)]*\): (.*)$", text, re.MULTILINE)
     errors = [line for line in found if not line.startswith(_HARMLESS)]
     plain = [line.strip() for line in text.splitlines() if line.strip()]
@@ -259,7 +261,7 @@ def telling_line(text: str) -> str:
 
 
 def innermost(tid: int) -> int:
-    """A thread's id as it sees it itself."""
+    """Return a thread's id as it sees it itself."""
     with open(f"/proc/{tid}/status", encoding="utf-8", errors="replace") as status:
         for line in status:
             if line.startswith("NSpid:"):

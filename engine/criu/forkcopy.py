@@ -2,13 +2,13 @@
 
 The copy is what CRIU dumps, so that the process itself stays untouched, frozen, and able to go on at any moment.
 
-    process (ptrace-stopped) ── keeper (shares its memory, never runs) ── copy (own memory, group-stopped)
+    process (ptrace-stopped) ── intermediate (shares its memory, never runs) ── copy (own memory, group-stopped)
 
-Where the process is to run on while CRIU dumps (`apart`), the keeper is an orphan without descriptors: then nothing of this hangs on the
-process any more.
+Where the process is to run on while CRIU dumps (`apart`), the intermediate is an orphan without descriptors: then nothing of this hangs on
+the process any more.
 
-The keeper stands between the two because the kernel tells a parent of its child's stop by SIGCHLD whatever the
-child's exit signal is; the program must not see a SIGCHLD of a child it never had. The keeper also ties the copy's
+The intermediate stands between the two because the kernel informs a parent of its child's stop by SIGCHLD whatever the
+child's exit signal is; the program must not see a SIGCHLD of a child it never had. The intermediate also ties the copy's
 life to the tracer's: PTRACE_O_EXITKILL ends it with us, PR_SET_PDEATHSIG ends the copy with it.
 """
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import signal
 import struct
@@ -24,22 +23,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
+from engine.criu.clone import CLONE_FILES, CLONE_FS, CLONE_OF_THREAD, CLONE_VM, clone_task, inner_id, tasks
 from engine.files.files import mappings
-from kernel_helpers.errors import MoveRefused
-from kernel_helpers.process.inject import Thread, check
+from kernel_helpers.common.errors import MoveRefused
+from kernel_helpers.process.injection.native import check
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS, normalise_restart
+from kernel_helpers.process.thread import Thread
 
-CLONE_VM = 0x100
-CLONE_FS = 0x200
-CLONE_FILES = 0x400
-CLONE_SIGHAND = 0x800
-CLONE_PTRACE = 0x2000
-CLONE_THREAD = 0x10000
-CLONE_SYSVSEM = 0x40000
-CLONE_OF_THREAD = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM
 CLOSE_RANGE_UNSHARE = 2
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -48,9 +40,7 @@ PTRACE_O_EXITKILL = 1 << 20
 MADV_DONTNEED = 4
 WALL = 0x40000000
 
-_NS_GET_PID_FROM_PIDNS = 0x8004B706
 _SCRATCH = 512
-CLONE_ARGUMENTS = 88
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -72,30 +62,30 @@ class Copy:
     pid: int
     threads: dict[int, int]  # tid of the source -> tid of the copy
     source: Frozen = field(repr=False)
-    keeper: Thread | None = field(repr=False, default=None)
+    intermediate: Thread | None = field(repr=False, default=None)
     inner_pid: int = 0  # as the process's own pid namespace sees it
-    inner_keeper: int = 0
+    inner_intermediate: int = 0
     inner_tids: dict[int, int] = field(default_factory=dict)  # tid of the source -> as it sees it itself
-    is_apart: bool = False  # the keeper is no child of the source
+    is_apart: bool = False  # the intermediate is no child of the source
 
     def discard(self, timeout: float = 10.0) -> None:
         """Ends the copy and whatever was made for it; nothing is left, no zombie either. Safe to call twice, and after
         CRIU has killed the copy. Errors: TimeoutError."""
-        keeper, self.keeper = self.keeper, None
-        if keeper is None:
+        intermediate, self.intermediate = self.intermediate, None
+        if intermediate is None:
             return
         if self.pid:
             _kill(self.pid)
             _reap_tracee(self.pid)
             try:
-                _injected_wait(keeper, self.inner_pid, timeout)
+                _injected_wait(intermediate, self.inner_pid, timeout)
             except ProcessLookupError:
-                pass  # the keeper is gone too: init has the copy
+                pass  # the intermediate is gone too: init has the copy
         if self.is_apart:
-            _kill(keeper.tid)
-            _reap_tracee(keeper.tid, timeout)
+            _kill(intermediate.tid)
+            _reap_tracee(intermediate.tid, timeout)
         else:
-            _end_keeper(self.source, keeper, self.inner_keeper, timeout)
+            _end_intermediate(self.source, intermediate, self.inner_intermediate, timeout)
 
 
 def _kill(pid: int) -> None:
@@ -129,76 +119,18 @@ def _reap_tracee(tid: int, timeout: float = 10.0) -> None:
     raise TimeoutError(errno.ETIMEDOUT, f"{tid} does not end")
 
 
-def _end_keeper(source: Frozen, keeper: Thread, inner_keeper: int, timeout: float) -> None:
-    _kill(keeper.tid)
-    _reap_tracee(keeper.tid, timeout)
+def _end_intermediate(source: Frozen, intermediate: Thread, inner_intermediate: int, timeout: float) -> None:
+    _kill(intermediate.tid)
+    _reap_tracee(intermediate.tid, timeout)
     try:
-        _injected_wait(source.leader, inner_keeper, timeout)
+        _injected_wait(source.leader, inner_intermediate, timeout)
         source.leader.park()
     except ProcessLookupError:
         pass  # the source was killed meanwhile
 
 
-class Writable(Protocol):
-    """What can be written of a process (seizing.Frozen)."""
-
-    def write(self, address: int, data: bytes) -> None: ...
-
-
-def clone_task(
-    parent: Thread, memory: Writable, scratch: int, flags: int, known: set[int], listing: str, wanted: int = 0, exit_signal: int = 0
-) -> tuple[int, int]:
-    """Injected clone3 without a stack of its own: the new task stops before its first instruction, as our tracee.
-    Returns its id in our pid namespace and in its own; `wanted`: which its own is to be; `exit_signal`: what a process's parent gets
-    at its end."""
-    memory.write(scratch, clone_arguments(scratch, flags, wanted, exit_signal))
-    inner = check(parent.call(SYS.clone3, scratch, CLONE_ARGUMENTS), f"clone3 in {parent.tid}")
-    if len(_namespaced_ids(parent.pid)) == 1:
-        return inner, inner
-    # The result counts in the process's own namespace. Its kernel tells the number in ours (Linux 6.11), or /proc the one new task.
-    if (ours := _translated(parent.pid, inner)) > 0:
-        return ours, inner
-    new = [tid for tid in _tasks(listing) if tid not in known]
-    for tid in new:
-        if _inner(tid) == inner:
-            return tid, inner
-    raise ProcessLookupError(errno.ESRCH, f"the new task {inner} of {parent.pid} is not to be found")
-
-
-def clone_arguments(address: int, flags: int, wanted: int = 0, exit_signal: int = 0) -> bytes:
-    """What clone3(2) finds at that address: CLONE_ARGUMENTS bytes, and which id the new task is to have, in eight more."""
-    asked = (address + CLONE_ARGUMENTS, 1) if wanted else (0, 0)
-    return struct.pack("<11Qi4x", flags | CLONE_PTRACE, 0, 0, 0, exit_signal, 0, 0, 0, *asked, 0, wanted)
-
-
-def _translated(pid: int, inner: int) -> int:
-    """The number in our pid namespace of a task of the one that process pid is in; 0: the kernel does not tell."""
-    try:
-        with open(f"/proc/{pid}/ns/pid", "rb", buffering=0) as namespace:
-            return fcntl.ioctl(namespace, _NS_GET_PID_FROM_PIDNS, inner)
-    except OSError:
-        return 0
-
-
-def _tasks(listing: str) -> list[int]:
-    if listing.endswith("/children"):
-        return [int(word) for word in Path(listing).read_text(encoding="ascii").split()]
-    return [int(name) for name in os.listdir(listing)]
-
-
-def _namespaced_ids(tid: int) -> list[int]:
-    for line in Path(f"/proc/{tid}/status").read_text(encoding="utf-8", errors="replace").split("\n"):
-        if line.startswith("NSpid:"):
-            return [int(word) for word in line.split()[1:]]
-    return [tid]
-
-
-def _inner(tid: int) -> int:
-    return _namespaced_ids(tid)[-1]
-
-
 def thread_state(thread: Thread, memory: Frozen, scratch: int) -> ThreadState:
-    """Reads a stopped thread's registrations, by injected calls where nothing else tells them."""
+    """Reads a stopped thread's registrations, by injected calls where nothing else shows them."""
     name = Path(f"/proc/{thread.pid}/task/{thread.tid}/comm").read_bytes()[:-1]
     head, length = ctypes.c_uint64(), ctypes.c_uint64()
     if _libc.syscall(SYS.get_robust_list, thread.tid, ctypes.byref(head), ctypes.byref(length)):
@@ -212,7 +144,7 @@ def thread_state(thread: Thread, memory: Frozen, scratch: int) -> ThreadState:
 
 
 def _dress_thread(thread: Thread, origin: Thread, state: ThreadState, memory: Frozen, scratch: int) -> None:
-    """Gives a thread of the copy everything that its origin has. (The leader needs it too: it comes from the keeper, and
+    """Gives a thread of the copy everything that its origin has. (The leader needs it too: it comes from the intermediate, and
     a clone that shares memory starts without restartable sequence and alternate stack.)"""
     if state.robust_list[0]:
         check(thread.call(SYS.set_robust_list, *state.robust_list), f"set_robust_list in {thread.tid}")
@@ -248,11 +180,11 @@ def wiped_ranges(pid: int) -> list[tuple[int, int]]:
 def fork_copy(
     frozen: Frozen, wiped: list[tuple[int, int]] | None = None, hollow: Sequence[tuple[int, int]] = (), apart: bool = False
 ) -> Copy:
-    """A copy of `frozen`, group-stopped and untraced, no instruction of the program executed in it.
+    """Return a copy of `frozen`, group-stopped and untraced, no instruction of the program executed in it.
 
     The source stays frozen and unharmed: what restore() would write back is unchanged. Seize a process that runs under
     a seccomp filter of ours with PTRACE_O_SUSPEND_SECCOMP; the copy inherits the option. `wiped`: what wiped_ranges()
-    told (asked here when None). `hollow`: memory that is to be empty in the copy. `apart`: the source may be let go while the copy
+    known (asked here when None). `hollow`: memory that is to be empty in the copy. `apart`: the source may be let go while the copy
     stays; it must not be one that orphans come to (PR_SET_CHILD_SUBREAPER).
 
     Errors: OSError, MoveRefused (memory that cannot be copied); nothing is left then.
@@ -264,12 +196,12 @@ def fork_copy(
         with frozen.scratch(_SCRATCH) as scratch:
             original = frozen.read(scratch, _SCRATCH)
             states = {tid: thread_state(thread, frozen, scratch) for tid, thread in frozen.threads.items()}
-            keeper, inner_keeper = _make_keeper(frozen, scratch)
-            copy = Copy(0, {}, frozen, keeper, 0, inner_keeper, {tid: _inner(tid) for tid in frozen.threads})
+            intermediate, inner_intermediate = _make_intermediate(frozen, scratch)
+            copy = Copy(0, {}, frozen, intermediate, 0, inner_intermediate, {tid: inner_id(tid) for tid in frozen.threads})
             if apart:
-                keeper = _set_apart(copy, scratch)
-            children = f"/proc/{keeper.tid}/task/{keeper.tid}/children"
-            copy.pid, copy.inner_pid = clone_task(keeper, frozen, scratch, CLONE_FILES, set(), children)
+                intermediate = _set_apart(copy, scratch)
+            children = f"/proc/{intermediate.tid}/task/{intermediate.tid}/children"
+            copy.pid, copy.inner_pid = clone_task(intermediate, frozen, scratch, CLONE_FILES, set(), children)
             tasks = _furnish(frozen, copy.pid, states, scratch)
         # The program's own bytes where the injection had its scratch, and what fork() leaves empty.
         tasks.write(scratch, original)
@@ -289,31 +221,31 @@ def fork_copy(
         raise
 
 
-def _make_keeper(frozen: Frozen, scratch: int) -> tuple[Thread, int]:
+def _make_intermediate(frozen: Frozen, scratch: int) -> tuple[Thread, int]:
     children = f"/proc/{frozen.pid}/task/{frozen.pid}/children"
-    known = set(_tasks(children))
+    known = set(tasks(children))
     tid, inner = clone_task(frozen.leader, frozen, scratch, CLONE_VM | CLONE_FS | CLONE_FILES, known, children)
-    keeper = Thread.adopt(tid, tid)
-    keeper.instruction = frozen.instruction
-    keeper.set_options(PTRACE_O_EXITKILL | frozen.leader.options)
-    return keeper, inner
+    intermediate = Thread.adopt(tid, tid)
+    intermediate.instruction = frozen.instruction
+    intermediate.set_options(PTRACE_O_EXITKILL | frozen.leader.options)
+    return intermediate, inner
 
 
 def _set_apart(copy: Copy, scratch: int) -> Thread:
-    """Puts a child of the keeper in its place, and ends it: the child's parent is init then. Returns the new one."""
-    first, inner_first = copy.keeper, copy.inner_keeper
+    """Puts a child of the intermediate in its place, and ends it: the child's parent is init then. Returns the new one."""
+    first, inner_first = copy.intermediate, copy.inner_intermediate
     assert first is not None
     listing = f"/proc/{first.tid}/task/{first.tid}/children"
     tid, inner = clone_task(first, copy.source, scratch, CLONE_VM | CLONE_FS | CLONE_FILES, set(), listing)
-    keeper = Thread.adopt(tid, tid)
-    keeper.instruction = first.instruction
-    keeper.set_options(first.options)
-    copy.keeper, copy.inner_keeper, copy.is_apart = keeper, inner, True
-    _end_keeper(copy.source, first, inner_first, 10.0)
-    check(keeper.call(SYS.close_range, 0, 0xFFFFFFFF, CLOSE_RANGE_UNSHARE), f"close_range in {tid}")
-    check(keeper.call(SYS.unshare, CLONE_FS), f"unshare in {tid}")
-    check(keeper.call(SYS.setsid), f"setsid in {tid}")  # the ids of the process's session and group are free as soon as it has ended
-    return keeper
+    intermediate = Thread.adopt(tid, tid)
+    intermediate.instruction = first.instruction
+    intermediate.set_options(first.options)
+    copy.intermediate, copy.inner_intermediate, copy.is_apart = intermediate, inner, True
+    _end_intermediate(copy.source, first, inner_first, 10.0)
+    check(intermediate.call(SYS.close_range, 0, 0xFFFFFFFF, CLOSE_RANGE_UNSHARE), f"close_range in {tid}")
+    check(intermediate.call(SYS.unshare, CLONE_FS), f"unshare in {tid}")
+    check(intermediate.call(SYS.setsid), f"setsid in {tid}")  # the ids of the process's session and group are free as soon as it has ended
+    return intermediate
 
 
 def _furnish(source: Frozen, pid: int, states: dict[int, ThreadState], scratch: int) -> Frozen:

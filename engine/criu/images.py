@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.common.library import build_directory
-from kernel_helpers.errors import FarhomeError
 
 try:
     from pycriu.images import magic
@@ -50,7 +50,7 @@ Entry = Any
 
 
 def load(path: Path, kind: str) -> list[Entry]:
-    """The entries of an image of a kind (of KINDS). Errors: FarhomeError when it is none."""
+    """Return the entries of an image of a kind (of KINDS). Errors: FarhomeError when it is none."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -59,7 +59,7 @@ def load(path: Path, kind: str) -> list[Entry]:
 
 
 def first(path: Path, kind: str) -> list[Entry]:
-    """The first entry of an image after which other bytes come (of a file's content). Errors: FarhomeError, OSError."""
+    """Return the first entry of an image after which other bytes come (of a file's content). Errors: FarhomeError, OSError."""
     with path.open("rb") as file:
         data = file.read(1 << 16)
     begin = len(_header(kind)) + _SIZE.size
@@ -68,7 +68,7 @@ def first(path: Path, kind: str) -> list[Entry]:
 
 
 def parse(data: bytes, kind: str, name: str) -> list[Entry]:
-    """The entries of an image that is in memory; `name`: that of its file. Errors: FarhomeError."""
+    """Return the entries of an image that is in memory; `name`: that of its file. Errors: FarhomeError."""
     try:
         at = len(_header(kind))
         if data[:at] != _header(kind):
@@ -227,7 +227,7 @@ def fit_limits(directory: Path, pid: int) -> None:
 
 
 def has_capability(number: int) -> bool:
-    """Whether this process has it in effect."""
+    """Return whether this process has it in effect."""
     with open("/proc/self/status", encoding="utf-8") as status:
         for line in status:
             if line.startswith("CapEff:"):

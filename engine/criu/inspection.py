@@ -15,7 +15,7 @@ from pathlib import Path
 from engine.criu import images
 from engine.criu.images import Entry
 from engine.mappings.mappings import HIGHEST_ADDRESS, MAP_SHARED, PAGE, PROT_WRITE
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 
 Check = Callable[[object], bool]
 Rules = Mapping[str, "Check | Rules"]
@@ -66,7 +66,7 @@ _CORE: Rules = {
         "clear_tid_addr": _ANY,
         "gpregs": dict.fromkeys(_REGISTERS, _ANY) | {"mode": _among(1)},
         "fpregs": dict.fromkeys(("cwd", "swd", "twd", "fop", "rip", "rdp", "mxcsr", "mxcsr_mask", "st_space", "xmm_space", "padding"), _ANY)
-        | {"xsave": dict.fromkeys(_XSAVE, _ANY)},
+        | {"xsave": dict.fromkeys(_XSAVE, _ANY) | {"cet": {"cet": _ZERO, "ssp": _ZERO}}},  # a processor has it, and no process uses it
         "tls": dict.fromkeys(_DESCRIPTOR, _ANY),
     },
     "tc": {
@@ -245,7 +245,7 @@ def _pages(directory: Path, name: str, entries: list[Entry]) -> str:
     except OSError:
         raise FarhomeError(f"{name}: its pages are missing") from None
     if wanted != size:
-        raise FarhomeError(f"{name} tells of {wanted} bytes of pages, and there are {size}")
+        raise FarhomeError(f"{name} names {wanted} bytes of pages, and there are {size}")
     return file
 
 

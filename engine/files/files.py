@@ -1,4 +1,4 @@
-"""The files that a process has mapped, told by content."""
+"""The files that a process has mapped, recognized by content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from engine.mappings.mappings import SPECIAL
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.inspection import places
 
 HASHES = Path("/var/lib/farhome/hashes")
@@ -59,18 +59,18 @@ def named_mappings(pid: int) -> list[FileMapping]:
 
 
 def spans(pid: int) -> list[tuple[int, int]]:
-    """Where its mappings are, by address. Errors: as mappings()."""
+    """Return where its mappings are, by address. Errors: as mappings()."""
     return [(int(start, 16), int(end, 16)) for start, end in _SPAN.findall(_maps(pid))]
 
 
 def anonymous_spans(pid: int) -> list[tuple[int, int]]:
-    """Where it has memory of its own without a file, by address. Errors: as mappings()."""
+    """Return where it has memory of its own without a file, by address. Errors: as mappings()."""
     found = _ANONYMOUS.findall(_maps(pid))
     return [(int(start, 16), int(end, 16)) for start, end, name in found if name.decode("utf-8", "surrogateescape") not in SPECIAL]
 
 
 def is_free(pid: int, start: int, end: int) -> bool:
-    """Whether it has nothing mapped there. Errors: as mappings()."""
+    """Return whether it has nothing mapped there. Errors: as mappings()."""
     try:
         found = places.is_free(pid, start, end)
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def _unescape(path: str) -> str:
 
 
 def is_file(mapping: FileMapping) -> bool:
-    """Whether it maps a file that can be found by its path. What is mapped but deleted travels in the images."""
+    """Return whether it maps a file that can be found by its path. What is mapped but deleted travels in the images."""
     return (
         bool(mapping.inode)
         and mapping.path.startswith("/")
@@ -168,7 +168,7 @@ class MappedFile:
         return cls(os.fsdecode(path), size, sha256)
 
     def open(self) -> BinaryIO:
-        """The content, for sending: of the very file that was hashed. Errors: OSError."""
+        """Return the content, for sending: of the very file that was hashed. Errors: OSError."""
         if self.held is None:
             raise FileNotFoundError(errno.ENOENT, f"{self.path} is not mapped any more")
         return self.held.open()
@@ -232,13 +232,13 @@ hashes = HashCache()
 
 
 def by_mapping(pid: int, start: int, end: int) -> str:
-    """A path to the very file that a process has mapped there, whatever is at its name now."""
+    """Return a path to the very file that a process has mapped there, whatever is at its name now."""
     return f"/proc/{pid}/map_files/{start:x}-{end:x}"
 
 
 def mapped_files(pid: int, named: Sequence[FileMapping] | None = None) -> list[MappedFile]:
-    """All files that the process has mapped, and its program, each once, and held. What it unmaps meanwhile is left out: at the freeze all
-    is asked for again. No name is opened, which its user may have given to another file. named: of one that stands still, its
+    """Return all files that the process has mapped, and its program, each once, and held. What it unmaps meanwhile is left out: at the
+    freeze all is asked for again. No name is opened, which its user may have given to another file. named: of one that stands still, its
     named_mappings(). Errors: ProcessLookupError, OSError."""
     found: dict[tuple[str, str, int], str] = {}
     for mapping in named_mappings(pid) if named is None else named:
@@ -260,7 +260,7 @@ def mapped_files(pid: int, named: Sequence[FileMapping] | None = None) -> list[M
 
 
 def describe(path: str, link: str, inode: int = 0) -> MappedFile | None:
-    """A regular file by one of the links to it in /proc. None: there is none any more, or it is another (inode) or no such file.
+    """Return a regular file by one of the links to it in /proc. None: there is none any more, or it is another (inode) or no such file.
     Errors: OSError."""
     try:
         place = os.open(link, os.O_PATH | os.O_CLOEXEC)

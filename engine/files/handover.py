@@ -17,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def take_descriptor(pid: int, number: int) -> int:
-    """A descriptor of a process, whose open file we share from here on. Errors: OSError."""
+    """Return a descriptor of a process, whose open file we share from here on. Errors: OSError."""
     handle = os.pidfd_open(pid)
     try:
         taken: int = _libc.syscall(SYS.pidfd_getfd, handle, number, 0)

@@ -1,8 +1,8 @@
 """Files of this node that a home names by a path: those are opened that everybody on the node may read anyway, and nothing else is.
 
 Opening a file can do something (a device, a fifo, a file system that is a program), and to find out whether a file has a content that is
-guessed tells that content. So a path is looked at first, then followed with nobody's rights, without following links, to a descriptor that
-opens nothing (O_PATH); what that has proved to be, a regular file on a file system that keeps files, is opened by the descriptor.
+guessed reports that content. So a path is looked at first, then followed with nobody's rights, without following links, to a descriptor
+that opens nothing (O_PATH); what that has proved to be, a regular file on a file system that keeps files, is opened by the descriptor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def find_public(path: str) -> int:
-    """A descriptor that leads to the file (O_PATH). Errors: OSError for whatever is none that everybody may read."""
+    """Return a descriptor that leads to the file (O_PATH). Errors: OSError for whatever is none that everybody may read."""
     with acting_as(NOBODY, NOBODY):
         try:
             file = _follow(path, _NO_XDEV)
@@ -48,7 +48,7 @@ def find_public(path: str) -> int:
 
 
 def open_public(file: int) -> int:
-    """What find_public has found, open for reading. Errors: OSError."""
+    """Return what find_public has found, open for reading. Errors: OSError."""
     with acting_as(NOBODY, NOBODY):
         return os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from engine.files.files import MappedFile, hashes
 from engine.files.public import find_public, open_public
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 
 LIMIT = 8 << 30
 """Bytes of files of homes that are kept if nobody says more."""
@@ -103,8 +103,8 @@ class FileStore:
         self._own: dict[tuple[str, str], int] = {}
 
     def find(self, file: MappedFile) -> Path | None:
-        """A file on this node with that content: this node's own at the same path if everybody may read it and only root can change it,
-        else one of the store. None: it has to come from the home. Errors: OSError, FarhomeError when there is no room in the store."""
+        """Return a file on this node with that content: this node's own at the same path if everybody may read it and only root can change
+        it, else one of the store. None: it has to come from the home. Errors: OSError, FarhomeError when there is no room in the store."""
         return self._find_own(file) or self._find_kept(file)
 
     def _find_kept(self, file: MappedFile) -> Path | None:
@@ -183,7 +183,7 @@ class FileStore:
         return incoming
 
     def keep(self, file: MappedFile, path: Path, content: BinaryIO) -> Path:
-        """What has come has its name, and is held. Errors: OSError."""
+        """Return what has come has its name, and is held. Errors: OSError."""
         entry = self.directory / file.sha256
         with self._locked():
             if (kept := self._find_kept(file)) is not None:  # it has come for somebody else, too
@@ -198,7 +198,7 @@ class FileStore:
             return entry
 
     def open(self, file: MappedFile) -> BinaryIO:
-        """The stored content. Errors: FileNotFoundError."""
+        """Return the stored content. Errors: FileNotFoundError."""
         return open(self.directory / file.sha256, "rb", buffering=0)
 
     def settle(self) -> None:
@@ -278,7 +278,7 @@ def _is_unused(path: Path) -> int:
 
 
 def remove_unused(path: Path) -> bool:
-    """Whether it is gone, since nobody used it."""
+    """Return whether it is gone, since nobody used it."""
     descriptor = _is_unused(path)
     if descriptor < 0:
         return False
@@ -290,7 +290,7 @@ def remove_unused(path: Path) -> bool:
 
 
 def in_use(directory: Path) -> int:
-    """Bytes of the files in a store that guests have, or that are on their way."""
+    """Return bytes of the files in a store that guests have, or that are on their way."""
     total = 0
     with contextlib.suppress(FileNotFoundError):
         for path in directory.iterdir():

@@ -1,4 +1,4 @@
-"""What a program has set about itself that no move carries (kernel_helpers/calls/settings.table). Most of it only the process can tell,
+"""What a program has set about itself that no move carries (kernel_helpers/calls/settings.table). Most of it only the process can know,
 which has to stand still for that."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from engine.calls import rests, standstill
 from engine.calls.finishing import Rests
 from engine.calls.restarts import shorten, timed_waits, waiting_places
 from engine.context import confinement
+from engine.leaving import protection_keys
 from kernel_helpers.calls.settings import Setting, settings
 from kernel_helpers.inspection import tasks
 from kernel_helpers.pages.tables import vmas
@@ -29,9 +30,9 @@ def lines() -> tuple[str, ...]:
     return tuple(re.split(r"\W", word, maxsplit=1)[0] for word in words)
 
 
-def by_looking(pid: int, statuses: Mapping[int, bytes] | None = None) -> Iterator[str]:
-    """What /proc tells. statuses: with these lines() of all threads, if they have been read. Errors: OSError (FileNotFoundError,
-    ProcessLookupError: it has ended)."""
+def by_looking(pid: int, statuses: Mapping[int, bytes] | None = None, may_be_sealed: bool = True) -> Iterator[str]:
+    """What /proc shows. statuses: with these lines() of all threads, if they have been read; may_be_sealed: a mapping of it, as far as is
+    known. Errors: OSError (FileNotFoundError, ProcessLookupError: it has ended)."""
     rows = [row for row in settings() if row.fate == "stays"]
     for row in rows:
         if row.read.startswith("file "):
@@ -39,19 +40,21 @@ def by_looking(pid: int, statuses: Mapping[int, bytes] | None = None) -> Iterato
                 if row.is_set(int(file.read(), 16)):
                     yield row.words
     patterns = [(re.compile(row.pattern.encode(), re.MULTILINE), row.words) for row in rows if row.pattern]
-    told = statuses if statuses is not None else tasks.texts(pid, "status", lines())
-    for text in dict.fromkeys(told.values()):
+    reported = statuses if statuses is not None else tasks.texts(pid, "status", lines())
+    for text in dict.fromkeys(reported.values()):
         yield from (words for pattern, words in patterns if pattern.search(text))
-    if vmas.is_sealed(pid):
+    if may_be_sealed and vmas.is_sealed(pid):
         yield _words("mseal")
 
 
 def by_asking(frozen: Frozen, with_timers: bool = True) -> str | None:
-    """What only the process itself can find out: the first. with_timers: also those of setitimer(2) that count processor time. Errors:
-    OSError."""
+    """Return what only the process itself can find out: the first. with_timers: also those of setitimer(2) that count processor time.
+    Errors: OSError."""
     reason = confinement.obstacle(frozen)
     if reason is not None:
         return reason
+    if protection_keys.are_allocated(frozen):
+        return _words("pkey_alloc")
     rows = [row for row in settings() if row.fate == "stays" and row.read.startswith("call ")]
     timers = (ITIMER_VIRTUAL, ITIMER_PROF) if with_timers else ()
     with frozen.scratch(_SLOT * (len(rows) + len(timers)) * 2) as address:
@@ -75,7 +78,7 @@ def by_asking(frozen: Frozen, with_timers: bool = True) -> str | None:
 
 
 def ask(pid: int) -> str | None:
-    """The same of a process that runs, and runs on; it stands still meanwhile. Errors: OSError, MoveRefused."""
+    """Return the same of a process that runs, and runs on; it stands still meanwhile. Errors: OSError, MoveRefused."""
     places = waiting_places(pid)
     waits = timed_waits(pid, places)
     frozen, ends = standstill.stop(pid, places, waits)

@@ -1,7 +1,7 @@
 """Whether a process may leave its home: one question before every way out, asked while it stands still.
 
 A node that has a process's memory can make any call at home with that process's rights. So nothing may leave that has more rights than
-whoever wants it away: what the kernel would not let them trace, they cannot send to another node. Asked are all who have a say: the user
+anyone who wants it away: what the kernel would not let them trace, they cannot send to another node. Asked are all who have a say: the user
 who registered the process with farhome, and the user who wants this move.
 """
 
@@ -26,7 +26,7 @@ _CHANGES_IDS = 1 << 6 | 1 << 7
 _LINES = re.compile(rb"^(Uid|Gid|Groups|CapInh|CapPrm|CapEff|CapBnd|CapAmb):[\t ]*(.*)$", re.MULTILINE)
 
 LINES = ("Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:")
-"""of a status: what tells of rights"""
+"""of a status: what reports rights"""
 
 SETUID = "its program has rights of its own (setuid)"
 CAPABILITIES = "it has capabilities of its own"
@@ -63,13 +63,13 @@ ROOT = Owner(0, 0)
 
 Statuses = Mapping[int, bytes]
 """tid -> lines of its status (kernel_helpers/inspection/tasks.py)."""
-Told = tuple[tuple[bytes, bytes], ...]
+Reported = tuple[tuple[bytes, bytes], ...]
 """Lines of a status: name, value."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """The rights of one thread, as /proc/PID/task/TID/status tells them: ids real, effective, saved and of the file system; capabilities
+    """The rights of one thread, as /proc/PID/task/TID/status reports them: ids real, effective, saved and of the file system; capabilities
     inheritable, permitted, effective, of the bounding set, ambient."""
 
     uids: tuple[int, ...]
@@ -78,12 +78,12 @@ class Credentials:
     capabilities: tuple[int, ...]
 
     @classmethod
-    def of(cls, lines: Told) -> Credentials:
-        """By those lines of a status that tell of them."""
-        told = dict(lines)
+    def of(cls, lines: Reported) -> Credentials:
+        """By those lines of a status that report them."""
+        reported = dict(lines)
 
         def numbers(name: bytes, base: int = 10) -> tuple[int, ...]:
-            return tuple(int(word, base) for word in told.get(name, b"").split())
+            return tuple(int(word, base) for word in reported.get(name, b"").split())
 
         capabilities = tuple(number for name in (b"CapInh", b"CapPrm", b"CapEff", b"CapBnd", b"CapAmb") for number in numbers(name, 16))
         return cls(numbers(b"Uid"), numbers(b"Gid"), numbers(b"Groups"), capabilities)
@@ -96,17 +96,18 @@ class Credentials:
 
 
 def credentials(pid: int, statuses: Statuses | None = None) -> list[Credentials]:
-    """Those of all threads, each once, the first thread's first. statuses: with the lines LINES of all threads, if they have been read.
+    """Return those of all threads, each once, the first thread's first. statuses: with the lines LINES of all threads, if they have been
+    read.
     Errors: ProcessLookupError."""
-    told = statuses if statuses is not None else tasks.texts(pid, "status", LINES)
-    found = dict.fromkeys(tuple(_LINES.findall(text)) for text in dict.fromkeys(told.values()))
+    reported = statuses if statuses is not None else tasks.texts(pid, "status", LINES)
+    found = dict.fromkeys(tuple(_LINES.findall(text)) for text in dict.fromkeys(reported.values()))
     if not found:
         raise ProcessLookupError(f"no process {pid}")
     return list(dict.fromkeys(Credentials.of(lines) for lines in found))
 
 
 def has_fixed_ids(pid: int) -> bool:
-    """Whether no call gives a process other ids than it has, as it is. Errors: ProcessLookupError."""
+    """Return whether no call gives a process other ids than it has, as it is. Errors: ProcessLookupError."""
     return all(
         len({*one.uids}) == len({*one.gids}) == 1
         and one.uids[0] != 0
@@ -116,7 +117,7 @@ def has_fixed_ids(pid: int) -> bool:
 
 
 def may_leave(pid: int, owners: Iterable[Owner], statuses: Statuses | None = None) -> str | None:
-    """Why a process must not leave its home for these, or come to be read by them; None: it may. That root's own do has no bounds.
+    """Return why a process must not leave its home for these, or come to be read by them; None: it may. That root's own do has no bounds.
     statuses: see credentials().
 
     Errors: ProcessLookupError.
@@ -149,13 +150,14 @@ def _beyond(one: Credentials, owner: Owner, secure: bool, reader: int) -> str | 
 
 
 def is_secure(pid: int) -> bool:
-    """Whether its program was given more rights, as it began, than whoever executed it had (setuid, setgid, capabilities of the file).
+    """Return whether its program was given more rights, as it began, than its executing process had (setuid, setgid, capabilities of the
+    file).
     Errors: OSError."""
     return bool(dict(struct.iter_unpack("<QQ", Path(f"/proc/{pid}/auxv").read_bytes())).get(_AT_SECURE))
 
 
 def owner_of_user(uid: int) -> Owner:
-    """A user of whom only the number is known, with the groups that the system's lists give them."""
+    """Return a user of whom only the number is known, with the groups that the system's lists give them."""
     try:
         user = pwd.getpwuid(uid)
         return Owner(uid, user.pw_gid, tuple(os.getgrouplist(user.pw_name, user.pw_gid)))

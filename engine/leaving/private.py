@@ -15,7 +15,7 @@ _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 
 def has_own_mounts(pid: int) -> bool:
-    """Whether a process is in another mount namespace than we are. Errors: FileNotFoundError, PermissionError."""
+    """Return whether a process is in another mount namespace than we are. Errors: FileNotFoundError, PermissionError."""
     return os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
 
 

@@ -24,7 +24,7 @@ NAMED = 6
 FLAG = re.compile(r"[0-9a-z_.]{1,40}")
 _MOST = 2000
 
-# Flags of /proc/cpuinfo that no program's instructions depend on; whatever is not named here, also what newer kernels tell,
+# Flags of /proc/cpuinfo that no program's instructions depend on; whatever is not named here, also what newer kernels report,
 # the target must have. See arch/x86/include/asm/cpufeatures.h.
 _OF_THE_KERNEL = """
 vme de pse msr pae mce apic mtrr pge mca pat pse36 pn dts acpi ss tm ia64 pbe mp nx pdpe1gb up
@@ -59,31 +59,31 @@ class Processor:
     xsave: int
 
     def to_wire(self) -> dict[str, Any]:
-        """The inverse of from_wire()."""
+        """Return the inverse of from_wire()."""
         return {"vendor": self.vendor, "flags": sorted(self.flags), "xcr0": self.xcr0, "xsave": self.xsave}
 
     @classmethod
-    def from_wire(cls, told: object) -> Processor:
-        """What another node has told of its own. Errors: ValueError."""
-        if not isinstance(told, dict):
-            raise ValueError("it does not tell what its processor can do")
-        vendor, flags, xcr0, xsave = (told.get(key) for key in ("vendor", "flags", "xcr0", "xsave"))
+    def from_wire(cls, reported: object) -> Processor:
+        """Return what another node has reported about its own. Errors: ValueError."""
+        if not isinstance(reported, dict):
+            raise ValueError("it does not say what its processor can do")
+        vendor, flags, xcr0, xsave = (reported.get(key) for key in ("vendor", "flags", "xcr0", "xsave"))
         if (
             not isinstance(vendor, str) or len(vendor) > 40 or not isinstance(flags, list) or len(flags) > _MOST
             or not all(isinstance(flag, str) and FLAG.fullmatch(flag) for flag in flags)
             or not isinstance(xcr0, int) or not isinstance(xsave, int)
         ):  # fmt: skip
-            raise ValueError("what it tells of its processor makes no sense")
+            raise ValueError("what it says of its processor makes no sense")
         return cls(vendor, frozenset(flags), xcr0, xsave)
 
     @cached_property
     def digest(self) -> int:
         """A number of 32 bits, never 0, that differs where anything here does."""
-        told = f"{self.vendor} {' '.join(sorted(self.flags))} {self.xcr0} {self.xsave}"
-        return int.from_bytes(hashlib.blake2b(told.encode(), digest_size=4).digest()) or 1
+        reported = f"{self.vendor} {' '.join(sorted(self.flags))} {self.xcr0} {self.xsave}"
+        return int.from_bytes(hashlib.blake2b(reported.encode(), digest_size=4).digest()) or 1
 
     def restricted(self, flags: frozenset[str] | None) -> Processor:
-        """The same with no other flags than these; a processor can be made to look older, never newer."""
+        """Return the same with no other flags than these; a processor can be made to look older, never newer."""
         return self if flags is None else Processor(self.vendor, self.flags & flags, self.xcr0, self.xsave)
 
 
@@ -102,7 +102,7 @@ def own_processor(cpuinfo: Path = CPUINFO) -> Processor:
 
 
 def why_unfit(node: str, there: Processor, home: Processor) -> str | None:
-    """Why a process of the home processor cannot go on at `node`, in one sentence, or None."""
+    """Return why a process of the home processor cannot go on at `node`, in one sentence, or None."""
     if there.vendor != home.vendor:
         return f"{node}'s processor is of another make ({there.vendor}, at home {home.vendor})"
     missing = sorted(home.flags - there.flags)

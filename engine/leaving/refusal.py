@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from engine.context.confinement import IN_IMAGES, STRICT, is_confined
 from engine.context.marks import IN_IMAGES as GUARDS_IN_IMAGES
@@ -14,6 +15,7 @@ from engine.leaving.peculiar import CPU_TIMER, by_looking, lines
 from engine.leaving.permission import LINES, THREADS_DIFFER, Statuses, credentials
 from engine.leaving.private import has_own_mounts, private_directories
 from engine.leaving.remains import is_slots
+from engine.mappings.address_space import Maps, read_mappings_quickly
 from engine.memory import alone, written
 from engine.signals.signalfds import NAME as SIGNALFD
 from kernel_helpers.inspection import tasks
@@ -44,34 +46,50 @@ _NAMESPACES = {
 
 
 def statuses(pid: int) -> Statuses:
-    """What the statuses of all threads say of what is looked at here and in engine/leaving/permission.py. Errors: ProcessLookupError."""
+    """Return what the statuses of all threads say of what is looked at here and in engine/leaving/permission.py. Errors:
+    ProcessLookupError."""
     return tasks.texts(pid, "status", [*LINES, *lines()])
 
 
+@dataclass(frozen=True)
+class Standing:
+    """What has been read of a process that stands still: its statuses(), its mappings that have a file, and all."""
+
+    statuses: Statuses
+    named: list[FileMapping]
+    maps: Maps
+
+    @classmethod
+    def of(cls, pid: int) -> Standing:
+        """Errors: OSError, ProcessLookupError."""
+        return cls(statuses(pid), named_mappings(pid), read_mappings_quickly(pid))
+
+
 def why_not(
-    pid: int, traced_by: int | None = None, lasting: bool = False, told: Statuses | None = None, signalfds: list[str] | None = None
+    pid: int, traced_by: int | None = None, lasting: bool = False, standing: Standing | None = None, signalfds: list[str] | None = None
 ) -> str | None:
-    """The first reason why the process cannot move, or None. `traced_by`: a tracer that is no reason (the deputy itself). lasting: leave
-    out what may have passed in a moment. told: its statuses(), if they have been read. signalfds: gets the numbers of those that it has.
+    """Return the first reason why the process cannot move, or None. `traced_by`: a tracer that is no reason (the deputy itself). lasting:
+    leave out what may have passed in a moment. standing: what is known of it, if it stands still. signalfds: gets the numbers of those that
+    it has.
 
     Errors: ProcessLookupError.
     """
-    return next((reason for reason in reasons(pid, traced_by, told, signalfds) if not (lasting and passes(reason))), None)
+    return next((reason for reason in reasons(pid, traced_by, standing, signalfds) if not (lasting and passes(reason))), None)
 
 
 def passes(reason: str) -> bool:
-    """Whether such a thing mostly is gone in a moment: a file that is read at once and closed, a child that is about to execute."""
+    """Return whether such a thing mostly is gone in a moment: a file that is read at once and closed, a child that is about to execute."""
     return reason.startswith((_ITSELF, _VFORK))
 
 
-def reasons(pid: int, traced_by: int | None = None, told: Statuses | None = None, signalfds: list[str] | None = None) -> Iterator[str]:
+def reasons(pid: int, traced_by: int | None = None, standing: Standing | None = None, signalfds: list[str] | None = None) -> Iterator[str]:
     """Every reason, none twice, each looked for when it is asked for.
 
     Errors: ProcessLookupError.
     """
     said = set()
     try:
-        for reason in _all(pid, traced_by, told, signalfds):
+        for reason in _all(pid, traced_by, standing, signalfds):
             if reason not in said:
                 said.add(reason)
                 yield _printable(reason)
@@ -105,7 +123,7 @@ def only_poured(pid: int) -> Iterator[str]:
                 word = line.split(" ", 1)[0]
                 if word == "VmFlags:":
                     flags = line.split()[1:]
-                    # Device mappings have it too, and are told as such.
+                    # Device mappings have it too, and are reported as such.
                     if "dc" in flags and "io" not in flags and "pf" not in flags:
                         yield f"its memory at {start} is not passed on by fork (MADV_DONTFORK)"
                 elif "-" in word:
@@ -113,10 +131,10 @@ def only_poured(pid: int) -> Iterator[str]:
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
     except PermissionError:
-        return  # reasons() tells
+        return  # reasons() reports it
 
 
-def _all(pid: int, traced_by: int | None, told: Statuses | None, signalfds: list[str] | None) -> Iterator[str]:
+def _all(pid: int, traced_by: int | None, standing: Standing | None, signalfds: list[str] | None) -> Iterator[str]:
     status = _status(pid)
     if status["State"][0] in "ZX":
         yield "it has ended" if status.get("Threads", "1") == "1" else "its main thread has ended"
@@ -125,8 +143,8 @@ def _all(pid: int, traced_by: int | None, told: Statuses | None, signalfds: list
         yield "it is part of the kernel" if is_kernels(pid) else "it has ended"  # it gives up its memory before all else
         return
     yield from _by_status(status, traced_by)
-    told = told if told is not None else statuses(pid)
-    if len(credentials(pid, told)) > 1:
+    reported = standing.statuses if standing is not None else statuses(pid)
+    if len(credentials(pid, reported)) > 1:
         yield THREADS_DIFFER
     sharing = shares_memory(pid)
     if sharing is not None:
@@ -134,9 +152,9 @@ def _all(pid: int, traced_by: int | None, told: Statuses | None, signalfds: list
     yield from _by_namespaces(pid)
     yield from _by_program(pid)
     yield from _by_descriptors(pid, signalfds)
-    yield from _by_mappings(pid)
+    yield from _by_mappings(pid, standing.named if standing is not None else named_mappings(pid))
     yield from _by_timers(pid)
-    yield from by_looking(pid, told)
+    yield from by_looking(pid, reported, standing is None or standing.maps.may_be_sealed)
 
 
 def _printable(text: str) -> str:
@@ -153,7 +171,7 @@ def _by_status(status: dict[str, str], traced_by: int | None) -> Iterator[str]:
     tracer = int(status["TracerPid"])
     if tracer and tracer != traced_by:
         yield f"it is traced by process {tracer}"
-    if status.get("Seccomp", "0") == "1":  # of its filters only the process itself can tell: engine/leaving/peculiar.py
+    if status.get("Seccomp", "0") == "1":  # of its filters only the process itself can know: engine/leaving/peculiar.py
         yield STRICT
 
 
@@ -185,26 +203,26 @@ def _by_program(pid: int) -> Iterator[str]:
 
 def _by_descriptors(pid: int, signalfds: list[str] | None) -> Iterator[str]:
     """One reason for each kind, with the first descriptor of it."""
-    directory, told = f"/proc/{pid}/fd", set()
+    directory, reported = f"/proc/{pid}/fd", set()
     for name in os.listdir(directory):
         try:
             target = os.readlink(f"{directory}/{name}")
         except FileNotFoundError:
             continue
-        if target.startswith(f"/proc/{pid}/") and _OWN_PROC.fullmatch(target) and _ITSELF not in told:
-            told.add(_ITSELF)
+        if target.startswith(f"/proc/{pid}/") and _OWN_PROC.fullmatch(target) and _ITSELF not in reported:
+            reported.add(_ITSELF)
             yield f"{_ITSELF}{target.rpartition('/')[2]} (descriptor {name})"
         if target.startswith(("anon_inode:", "/secretmem")):
             if signalfds is not None and target == SIGNALFD:
                 signalfds.append(name)
             reason = _DESCRIPTORS.get(target.removesuffix(" (deleted)"))
-            if reason is not None and reason not in told:
-                told.add(reason)
+            if reason is not None and reason not in reported:
+                reported.add(reason)
                 yield f"{reason} (descriptor {name})"
 
 
-def _by_mappings(pid: int) -> Iterator[str]:
-    maps = named_mappings(pid)  # of all others nothing is to be said
+def _by_mappings(pid: int, maps: Sequence[FileMapping]) -> Iterator[str]:
+    """maps: those that have a file; of all others nothing is to be said."""
     for mapping in maps:
         reason = _by_mapping(mapping)
         if reason is not None:
@@ -221,23 +239,23 @@ def _has_huge_pages(pid: int) -> bool:
 
 
 def _by_timers(pid: int) -> Iterator[str]:
-    """A timer stays at home with the stub, and there a cpu clock stands still. Those of setitimer(2) are told nowhere: see
+    """A timer stays at home with the stub, and there a cpu clock stands still. Those of setitimer(2) are listed nowhere: see
     engine/leaving/peculiar.py."""
     try:
         with open(f"/proc/{pid}/timers", encoding="utf-8") as timers:
             clocks = [int(line.split()[1]) for line in timers if line.startswith("ClockID:")]
     except FileNotFoundError:
         if os.path.exists(f"/proc/{pid}"):
-            return  # this kernel does not tell
+            return  # this kernel does not report it
         raise
     if any(clock < 0 for clock in clocks):
         yield CPU_TIMER.format("timer_create")
 
 
 def shares_memory(pid: int) -> str | None:
-    """Whether another process has the same address space: what is moved of one, or given up, is the other's. One that is about to execute
-    a program (vfork, posix_spawn) has it for a moment: its parent waits for it, but for the last of that moment, in which the parent has
-    been woken and the memory is still to be left. Errors: ProcessLookupError."""
+    """Return whether another process has the same address space: what is moved of one, or given up, is the other's. One that is about to
+    execute a program (vfork, posix_spawn) has it for a moment: its parent waits for it, but for the last of that moment, in which the
+    parent has been woken and the memory is still to be left. Errors: ProcessLookupError."""
     for _ in range(_LOOKS):
         other = who_shares_memory(pid)
         if not other:
@@ -250,7 +268,7 @@ def shares_memory(pid: int) -> str | None:
 
 
 def is_kernels(pid: int) -> bool:
-    """Whether it is a thread of the kernel itself; one that is not, and has no memory, is about to end. Errors: FileNotFoundError,
+    """Return whether it is a thread of the kernel itself; one that is not, and has no memory, is about to end. Errors: FileNotFoundError,
     ProcessLookupError."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
         return bool(int(stat.read().rsplit(b")", 1)[1].split()[6]) & _PF_KTHREAD)

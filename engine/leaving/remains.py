@@ -1,5 +1,5 @@
 """What a deputy that was killed just before the commit has left in its process, which goes on at home: the loop and the slots of a stub
-(deputy/stub.py). They harm nothing, and are taken away at the next move."""
+(deputy/stub/). They harm nothing, and are taken away at the next move."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from engine.files.files import FileMapping
 from engine.mappings.layout import Span
 from engine.mappings.mappings import PAGE
-from kernel_helpers.link.link import SLOTS
+from kernel_helpers.link.ends.home import SLOTS
 
 BASES = tuple(0x3A00_0000_0000 + i * 0x0040_0000_0000 for i in range(64))
 """Where a stub's loop is, with the slots behind it: between where the kernel puts position-independent programs (0x55...) and libraries
@@ -18,7 +18,7 @@ GRID = 1 << 21
 
 
 def is_slots(mapping: FileMapping) -> bool:
-    """Whether it is such memory."""
+    """Return whether it is such memory."""
     return mapping.path == f"/memfd:{SLOTS} (deleted)" and (mapping.start - PAGE) % GRID == 0
 
 

@@ -31,15 +31,18 @@ _PROT = PROT_READ | PROT_WRITE | PROT_EXEC
 
 
 class Maps(Sequence[Mapping]):
-    """The mappings of a process, by address: those of `table`, and `others`."""
+    """The mappings of a process, by address: those of `table`, and `others`. As far as is known, `may_be_sealed`: one of them;
+    `may_have_guards`: those of the table that are not large."""
 
-    def __init__(self, table: Table, others: Sequence[Mapping]) -> None:
+    def __init__(self, table: Table, others: Sequence[Mapping], may_be_sealed: bool = True, may_have_guards: bool = True) -> None:
         self.table = table
         self.others = tuple(others)
+        self.may_be_sealed = may_be_sealed
+        self.may_have_guards = may_have_guards
 
     @classmethod
     def of(cls, maps: Iterable[Mapping]) -> Maps:
-        """The same mappings."""
+        """Return the same mappings."""
         if isinstance(maps, Maps):
             return maps
         plain: list[Mapping] = []
@@ -59,7 +62,7 @@ class Maps(Sequence[Mapping]):
         return [*self.table.spans(), *((m.start, m.end) for m in self.others)]
 
     def locked(self) -> list[Span]:
-        """Where memory is locked, by address, those of the table that touch as one."""
+        """Return where memory is locked, by address, those of the table that touch as one."""
         found = [(m.start, m.end) for m in self.others if m.vmflags & {"lo", "lf"}]
         return sorted([*self.table.spans(BIT["lo"] | BIT["lf"]), *found])
 
@@ -68,8 +71,8 @@ class Maps(Sequence[Mapping]):
         return _as_mapping(self.table[number])
 
     def with_others(self, others: Sequence[Mapping]) -> Maps:
-        """The same table beside those."""
-        return Maps(self.table, others)
+        """Return the same table beside those."""
+        return Maps(self.table, others, self.may_be_sealed, self.may_have_guards)
 
     def __len__(self) -> int:
         return len(self.table) + len(self.others)
@@ -113,42 +116,42 @@ def _as_mapping(record: tuple[int, int, int, int]) -> Mapping:
 
 
 def exceptional(maps: Iterable[Mapping]) -> Iterable[Mapping]:
-    """Those of a process's mappings that have a file or a name, and maybe others."""
+    """Return those of a process's mappings that have a file or a name, and maybe others."""
     return maps.others if isinstance(maps, Maps) else maps
 
 
 def renamed(maps: Sequence[Mapping], names: Dictionary[str, str]) -> Sequence[Mapping]:
-    """The same mappings, files having the names that are known for their identities."""
+    """Return the same mappings, files having the names that are known for their identities."""
     changed = [replace(m, path=names[m.identity]) if m.identity in names else m for m in exceptional(maps)]
     return maps.with_others(changed) if isinstance(maps, Maps) else tuple(changed)
 
 
 def read_mappings_quickly(pid: int) -> Maps:
-    """The same as read_mappings(), but `own` tells only whether there are any pages: a page or nothing. In a moment, whatever their size,
-    where the kernel can be asked (kernel_helpers/pages/tables/vmas.py)."""
+    """Return the same as read_mappings(), but `own` says only whether there are any pages: a page or nothing. In a moment, whatever their
+    size, where the kernel can be asked (kernel_helpers/pages/tables/vmas.py)."""
     try:
-        told = vmas.table(pid)
+        reported = vmas.table(pid)
     except OSError:
-        told = None
-    others = _asked(pid, told[1]) if told is not None else None
-    if told is None or others is None:
+        reported = None
+    others = _asked(pid, reported[1]) if reported is not None else None
+    if reported is None or others is None:
         return Maps.of(read_mappings(pid))
-    table = told[0]
-    table.count_own(pid)
+    table, _, may_be_sealed = reported
+    may_have_guards = table.count_own(pid)
     own = [m for m in others if m.private and not m.special]
     for m, has in zip(own, vmas.has_pages(pid, [(m.start, m.end) for m in own]), strict=True):
         if has:
             m.__dict__["own"] = PAGE  # it is ours alone still
-    return Maps(table, others)
+    return Maps(table, others, may_be_sealed, may_have_guards)
 
 
-def _asked(pid: int, told: Sequence[tuple[int, int, int]]) -> list[Mapping] | None:
-    """What has these starts, ends and flags of the kernel's; None: the kernel tells otherwise, or not."""
-    found = places.of_addresses(pid, [start for start, _, _ in told])
+def _asked(pid: int, reported: Sequence[tuple[int, int, int]]) -> list[Mapping] | None:
+    """What has these starts, ends and flags of the kernel's; None: the kernel reports something else, or nothing."""
+    found = places.of_addresses(pid, [start for start, _, _ in reported])
     if found is None:
         return None
     others = []
-    for place, (start, end, bits) in zip(found, told, strict=True):
+    for place, (start, end, bits) in zip(found, reported, strict=True):
         if place is None or (place.start, place.end) != (start, end):
             return None
         words, is_file = vmas.names(bits), place.inode != 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from engine.mappings.address_space import Maps, exceptional
 from engine.mappings.mappings import PAGE, PROT_READ, PROT_WRITE, Mapping
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.pages.pages import PageRange
 from kernel_helpers.pages.tables import plain
 
@@ -82,14 +82,14 @@ class Plan:
 
 
 def page_ranges(maps: Iterable[Mapping]) -> list[PageRange]:
-    """What of a process's mappings is sent: its private ones that have pages of their own."""
+    """Return what of a process's mappings is sent: its private ones that have pages of their own."""
     found = [PageRange(m.start, m.end, keep_zeros=m.is_file) for m in exceptional(maps) if m.private and not m.special and m.own]
     found += [PageRange(*span) for span in maps.table.spans(own=True)] if isinstance(maps, Maps) else []
     return sorted(found, key=lambda one: one.start)
 
 
 def subtract(span: Span, holes: Iterable[Span]) -> list[Span]:
-    """The parts of span outside all of the (sorted, disjoint) holes."""
+    """Return the parts of span outside all of the (sorted, disjoint) holes."""
     at, parts = span[0], []
     for start, end in holes:
         if end <= at or start >= span[1]:
@@ -116,7 +116,7 @@ def subtract_all(spans: Iterable[Span], holes: Sequence[Span]) -> list[Span]:
 
 
 def common(span: Span, others: Sequence[Span]) -> list[Span]:
-    """The parts of span that are in one of the others, which are sorted and disjoint."""
+    """Return the parts of span that are in one of the others, which are sorted and disjoint."""
     first = bisect.bisect_right(others, span[0], key=lambda other: other[1])
     parts = []
     for start, end in others[first:]:
@@ -134,7 +134,7 @@ class Spans:
         self._ends = [end for _, end in spans]
 
     def hold(self, start: int, end: int) -> bool | None:
-        """Whether one of them holds all of [start, end), or (False) all of them nothing of it. None: neither."""
+        """Return whether one of them holds all of [start, end), or (False) all of them nothing of it. None: neither."""
         at = bisect.bisect_right(self._ends, start)
         if at == len(self.spans) or self.spans[at][0] >= end:
             return False
@@ -154,10 +154,10 @@ def merge(spans: Iterable[Span]) -> list[Span]:
 
 
 class _Files:
-    """Tells whether a mapping of the stub and one of the context show the same file.
+    """Reports whether a mapping of the stub and one of the context show the same file.
 
     Paths of both are those of home; but a file may have been renamed at home meanwhile, which the stub's path shows
-    and the context's does not. Whoever knows the stub's files tells their names to refill(). Without that, a pair of
+    and the context's does not. A caller that knows the stub's files passes their names to refill(). Without that, a pair of
     paths each unknown to the other side is such a file.
     """
 
@@ -173,8 +173,8 @@ class _Files:
 
 
 def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequence[Span], filled: Sequence[Span] = ()) -> Plan:
-    """How `stub` (its mappings now) become `wanted` with `reserved` (the stub's own, sorted) left alone. `filled`: of `wanted`, memory
-    without a file that is there already, readable and writable, with its pages (engine/pour/precopy.py).
+    """Return how `stub` (its mappings now) become `wanted` with `reserved` (the stub's own, sorted) left alone. `filled`: of `wanted`,
+    memory without a file that is there already, readable and writable, with its pages (engine/pour/precopy.py).
 
     Errors: ReservedOverlap, LayoutImpossible.
     """
@@ -186,6 +186,32 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
     if isinstance(wanted, Maps) and made_by_table is not None:
         theirs = sorted([*theirs, *map(wanted.mapping, made_by_table.left)], key=lambda m: m.start)
     in_table = made_by_table.spans if made_by_table is not None else ()
+    hidden, target = _seen(theirs, special, ours)
+    steps = _Steps(_Files(here, target), [m for m in here if m.is_file], filled)
+    for m in target:
+        steps.add(m)
+    steps.fetch()
+    staying = merge([*steps.kept, *reserved, *filled])
+    gone = subtract_all([(m.start, m.end) for m in here], staying)
+    taken = merge([*staying, *ours, *in_table, *((m.start, m.end) for m in target)])
+    ranges = [PageRange(m.start, m.end) for m in target if m.private] + [PageRange(*span) for span in in_table]
+    ranges += [PageRange(m.start, m.end, discard=True) for m in hidden if m.private]
+    return Plan(
+        duplicates=tuple(steps.duplicates),
+        stale=tuple(steps.stale),
+        remove=tuple(_gaps_bridged(gone, taken)),
+        create=tuple(steps.create),
+        advise=tuple(steps.advise),
+        protect=tuple(steps.protect),
+        protect_filled=tuple(steps.protect_filled),
+        lock=tuple((m.start, m.end, "lf" in m.vmflags) for m in target if "lo" in m.vmflags),
+        pages=tuple(sorted(ranges, key=lambda r: r.start)),
+        plain=made_by_table,
+    )
+
+
+def _seen(theirs: Sequence[Mapping], special: list[Span], ours: Sequence[Span]) -> tuple[list[Mapping], list[Mapping]]:
+    """What is wanted, parted: mappings that lie behind this kernel's own pages, and all others. Errors: as make_plan()."""
     # Of tens of thousands few lie where the kernel or the stub has something: no other is looked at again.
     beside = {m.start for start, end in ours for m in _within(theirs, start, end)}
     hidden = [m for m in theirs if m.start in beside and not subtract((m.start, m.end), special)]
@@ -198,76 +224,79 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
         if span in special:
             raise LayoutImpossible(f"{m.start:x}-{m.end:x} is wanted where this kernel has its own pages")
         raise ReservedOverlap(m, span)
-    files = _Files(here, target)
-    kept: list[Span] = []
-    stale: list[Span] = []
-    duplicates: list[Duplicate] = []
-    advise: list[tuple[int, int, int]] = []
-    protect: list[tuple[int, int, int]] = []
-    protect_filled: list[tuple[int, int, int]] = []
-    create: list[Mapping] = []
-    missing: list[tuple[Mapping, Span]] = []
-    pieces = sorted((m for m in here if m.is_file), key=lambda m: m.start)
-    starts = [m.start for m in pieces]
-    sources: dict[tuple[str, int], list[Mapping]] = {}
-    for piece in pieces:
-        sources.setdefault((piece.file, piece.flags), []).append(piece)
-    has_come = Spans(filled)
-    for m in target:
-        if not m.is_file:
-            if not m.private:
-                raise LayoutImpossible(f"{m.start:x}-{m.end:x} is shared memory without a file")
-            held = has_come.hold(m.start, m.end)
-            here_now = [] if held is False else [(m.start, m.end)] if held else common((m.start, m.end), filled)
-            if m.prot != PROT_READ | PROT_WRITE:
-                protect_filled += [(*part, m.prot) for part in here_now]
-            for start, end in () if held else subtract((m.start, m.end), here_now) if here_now else ((m.start, m.end),):
-                part = m if not here_now else replace(m, start=start, end=end)
-                if "ac" in m.vmflags and not m.prot & PROT_WRITE and m.own:
-                    create.append(replace(part, prot=m.prot | PROT_WRITE))
-                    protect_filled.append((start, end, m.prot))
-                else:
-                    create.append(part)
-            advise += [(m.start, m.end, advice) for advice in _advised(m.vmflags)]
-            continue
+    return hidden, target
+
+
+class _Steps:
+    """What a plan does, mapping by mapping; see Plan. kept: of the stub's files, what stays where it is."""
+
+    def __init__(self, files: _Files, pieces: list[Mapping], filled: Sequence[Span]) -> None:
+        """pieces: the stub's mappings of files."""
+        self.kept: list[Span] = []
+        self.stale: list[Span] = []
+        self.duplicates: list[Duplicate] = []
+        self.advise: list[tuple[int, int, int]] = []
+        self.protect: list[tuple[int, int, int]] = []
+        self.protect_filled: list[tuple[int, int, int]] = []
+        self.create: list[Mapping] = []
+        self._missing: list[tuple[Mapping, Span]] = []
+        self._files = files
+        self._pieces = sorted(pieces, key=lambda m: m.start)
+        self._starts = [m.start for m in self._pieces]
+        self._sources: dict[tuple[str, int], list[Mapping]] = {}
+        for piece in self._pieces:
+            self._sources.setdefault((piece.file, piece.flags), []).append(piece)
+        self._filled = filled
+        self._has_come = Spans(filled)
+
+    def add(self, m: Mapping) -> None:
+        """A mapping that is wanted. Errors: LayoutImpossible."""
+        if m.is_file:
+            self._add_file(m)
+        else:
+            self._add_memory(m)
+
+    def _add_memory(self, m: Mapping) -> None:
+        if not m.private:
+            raise LayoutImpossible(f"{m.start:x}-{m.end:x} is shared memory without a file")
+        held = self._has_come.hold(m.start, m.end)
+        here_now = [] if held is False else [(m.start, m.end)] if held else common((m.start, m.end), self._filled)
+        if m.prot != PROT_READ | PROT_WRITE:
+            self.protect_filled += [(*part, m.prot) for part in here_now]
+        for start, end in () if held else subtract((m.start, m.end), here_now) if here_now else ((m.start, m.end),):
+            part = m if not here_now else replace(m, start=start, end=end)
+            if "ac" in m.vmflags and not m.prot & PROT_WRITE and m.own:
+                self.create.append(replace(part, prot=m.prot | PROT_WRITE))
+                self.protect_filled.append((start, end, m.prot))
+            else:
+                self.create.append(part)
+        self.advise += [(m.start, m.end, advice) for advice in _advised(m.vmflags)]
+
+    def _add_file(self, m: Mapping) -> None:
         mine: list[Span] = []
-        for s in _touching(pieces, starts, m):
+        for s in _touching(self._pieces, self._starts, m):
             start, end = max(s.start, m.start), min(s.end, m.end)
-            if s.offset - s.start == m.offset - m.start and files.same(s, m):
+            if s.offset - s.start == m.offset - m.start and self._files.same(s, m):
                 mine.append((start, end))
                 if s.own and s.private:
-                    stale.append((start, end))
+                    self.stale.append((start, end))
                 if s.prot != m.prot:
-                    protect.append((start, end, m.prot))
-                advise += [(start, end, advice) for advice in _advice(s, m)]
+                    self.protect.append((start, end, m.prot))
+                self.advise += [(start, end, advice) for advice in _advice(s, m)]
         for span in subtract((m.start, m.end), mine):
-            missing.append((m, span))
-            advise += [(*span, advice) for advice in _advised(m.vmflags)]
-        kept += mine
-    for run in _runs(missing):
-        made = _duplicates(sources, run)
-        duplicates += [d for d, _ in made]
-        for start, end, prot, once in _protections(run, made):
-            protect.append((start, end, once))
-            if once != prot:
-                protect_filled.append((start, end, prot))
-    staying = merge([*kept, *reserved, *filled])
-    gone = subtract_all([(m.start, m.end) for m in here], staying)
-    taken = merge([*staying, *ours, *in_table, *((m.start, m.end) for m in target)])
-    ranges = [PageRange(m.start, m.end) for m in target if m.private] + [PageRange(*span) for span in in_table]
-    ranges += [PageRange(m.start, m.end, discard=True) for m in hidden if m.private]
-    return Plan(
-        duplicates=tuple(duplicates),
-        stale=tuple(stale),
-        remove=tuple(_gaps_bridged(gone, taken)),
-        create=tuple(create),
-        advise=tuple(advise),
-        protect=tuple(protect),
-        protect_filled=tuple(protect_filled),
-        lock=tuple((m.start, m.end, "lf" in m.vmflags) for m in target if "lo" in m.vmflags),
-        pages=tuple(sorted(ranges, key=lambda r: r.start)),
-        plain=made_by_table,
-    )
+            self._missing.append((m, span))
+            self.advise += [(*span, advice) for advice in _advised(m.vmflags)]
+        self.kept += mine
+
+    def fetch(self) -> None:
+        """All wanted mappings are known: where what is not there comes from. Errors: LayoutImpossible."""
+        for run in _runs(self._missing):
+            made = _duplicates(self._sources, run)
+            self.duplicates += [d for d, _ in made]
+            for start, end, prot, once in _protections(run, made):
+                self.protect.append((start, end, once))
+                if once != prot:
+                    self.protect_filled.append((start, end, prot))
 
 
 @functools.lru_cache(1024)

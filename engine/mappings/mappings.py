@@ -1,4 +1,4 @@
-"""The memory mappings of a process, as /proc/PID/smaps tells them."""
+"""The memory mappings of a process, as /proc/PID/smaps reports them."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ _FLAGS = re.compile(r"^VmFlags:(.*)", re.MULTILINE)
 
 
 def read_mappings(pid: int) -> tuple[Mapping, ...]:
-    """All mappings of pid but [vsyscall], by address. The kernel looks at every page for it: some 30 ms for each GiB. Errors: OSError
-    (gone: FileNotFoundError, ProcessLookupError)."""
+    """Return all mappings of pid but [vsyscall], by address. The kernel looks at every page for it: some 30 ms for each GiB. Errors:
+    OSError (gone: FileNotFoundError, ProcessLookupError)."""
     return _read(pid, "smaps")
 
 
 def read_places(pid: int) -> tuple[Mapping, ...]:
-    """The same without `vmflags`, `own` and `watched`, whatever their size in a moment."""
+    """Return the same without `vmflags`, `own` and `watched`, whatever their size in a moment."""
     return _read(pid, "maps")
 
 
@@ -129,7 +129,7 @@ def made(**fields: object) -> Mapping:
 
 
 def free_address(taken: Iterable[tuple[int, int]], length: int, lowest: int = 0x10000000) -> int:
-    """The lowest address from `lowest` on where `length` bytes lie outside all of taken, a page away from each."""
+    """Return the lowest address from `lowest` on where `length` bytes lie outside all of taken, a page away from each."""
     at = lowest
     for start, end in sorted(taken):
         if at + length + PAGE <= start:

@@ -9,7 +9,7 @@ ONE = "0"
 
 
 def memory_nodes() -> str:
-    """Which this machine has, as its kernel tells them; "": it does not."""
+    """Return which this machine has, as its kernel reports them; "": it does not."""
     try:
         return Path("/sys/devices/system/node/has_memory").read_text().strip()
     except OSError:

@@ -86,7 +86,7 @@ def _native() -> ctypes.CDLL:
 
 
 def may_be(path: str) -> bool:
-    """Whether what is mapped shared may be such an object, by its path."""
+    """Return whether what is mapped shared may be such an object, by its path."""
     return path.endswith(_LOST) and not path.startswith(("/SYSV", "/anon_hugepage", "/[aio]", "/secretmem"))
 
 
@@ -150,13 +150,13 @@ def _look(pid: int, mapping: FileMapping) -> tuple[int, int] | None:
 
 
 def name_at_home(path: str, inode: int) -> str:
-    """What a context calls an object of the home's."""
+    """Return what a context calls an object of the home's."""
     return f"{path.removesuffix(_LOST)}.{inode}{_LOST}"
 
 
 def named(pid: int, maps: Sequence[Mapping], known: Dictionary[str, str] | None = None) -> tuple[Maps, tuple[SharedObject, ...]]:
-    """The objects of a process that stands still, and its mappings, bearing their names. known: of a guest, the names of those that came
-    with it, by identity (see Mapping). Errors: OSError."""
+    """Return the objects of a process that stands still, and its mappings, bearing their names. known: of a guest, the names of those that
+    came with it, by identity (see Mapping). Errors: OSError."""
     sizes: dict[str, tuple[str, str, int]] = {}
     for m in exceptional(maps):
         if not m.is_file or m.private or m.identity in sizes or not may_be(m.path):
@@ -187,7 +187,7 @@ def _new_name() -> str:
 
 
 def send(pid: int, maps: Iterable[Mapping], objects: Sequence[SharedObject], stream: int | Connection, timeout: float) -> PageTotals:
-    """What they hold, out of a process that stands still; maps: a context's. Errors: OSError."""
+    """Return what they hold, out of a process that stands still; maps: a context's. Errors: OSError."""
     totals, places = _Totals(), {m.path: m for m in exceptional(maps) if m.is_file and not m.private}
     with ExitStack() as opened:
         wanted = (_Object * len(objects))()
@@ -204,7 +204,7 @@ def send(pid: int, maps: Iterable[Mapping], objects: Sequence[SharedObject], str
 
 
 def take(pid: int, objects: Sequence[SharedObject], stream: int | Connection, timeout: float) -> PageTotals:
-    """What send() sends, into the objects that a process has mapped at their addresses. Errors: as receive_own_pages()."""
+    """Receive what send() sends, into the objects that a process has mapped at their addresses. Errors: as receive_own_pages()."""
     return receive_own_pages(pid, [PageRange(*one.span) for one in objects if one.size], stream, timeout)
 
 
@@ -251,8 +251,8 @@ def _identities(pid: int, objects: Sequence[SharedObject]) -> dict[str, str]:
 
 
 def join(frozen: Frozen, objects: Sequence[SharedObject], maps: Iterable[Mapping], scratch: int, spared: Set[str]) -> dict[str, str]:
-    """The objects that a stub has kept, by its mappings, which bear their names; emptied, and mapped at their addresses; those that came to
-    be away are made. Returns names by identity of the latter. Errors: OSError."""
+    """Return the objects that a stub has kept, by its mappings, which bear their names; emptied, and mapped at their addresses; those that
+    came to be away are made. Returns names by identity of the latter. Errors: OSError."""
     places = {m.path: m for m in maps if m.is_file and not m.private}
     for one in objects:
         if (place := places.get(one.name)) is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from engine.files.files import FileMapping, mappings
 from engine.mappings.layout import Span, merge, subtract
 from engine.mappings.mappings import PAGE
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.pages.pages import PageRange
 from kernel_helpers.process.seizing import Frozen
 
@@ -22,7 +22,7 @@ MOST_RANGES = 4000
 
 
 def choose(maps: Iterable[FileMapping], keep: Iterable[Span]) -> list[Span]:
-    """The spans of writable private anonymous memory that are worth it, without the pages that `keep` touches."""
+    """Return the spans of writable private anonymous memory that are worth it, without the pages that `keep` touches."""
     pages = merge((start & -PAGE, (end + PAGE - 1) & -PAGE) for start, end in keep)
     spans = [
         part
@@ -35,7 +35,7 @@ def choose(maps: Iterable[FileMapping], keep: Iterable[Span]) -> list[Span]:
 
 
 def hollow_spans(frozen: Frozen, wiped: Sequence[Span]) -> list[Span]:
-    """What of a frozen process is to travel beside the images. Errors: ProcessLookupError, OSError.
+    """Return what of a frozen process is to travel beside the images. Errors: ProcessLookupError, OSError.
 
     Not the pages in which threads have their restartable-sequence areas: the kernel writes the number of the processor there,
     and need not do so again after we had written the one of the node that was left.
@@ -53,7 +53,7 @@ def to_wire(spans: Iterable[Span]) -> list[list[int]]:
 
 
 def from_wire(message: object) -> list[PageRange]:
-    """Where pages may come. Errors: FarhomeError for what is no such list."""
+    """Return where pages may come. Errors: FarhomeError for what is no such list."""
     ranges: list[PageRange] = []
     if not isinstance(message, list) or len(message) > MOST_RANGES:
         raise FarhomeError("the images came without word of the memory beside them")

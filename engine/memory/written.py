@@ -22,9 +22,9 @@ _MEMFD = "/memfd:"
 
 
 def is_file(mapping: FileMapping, or_memfd: bool = False) -> bool:
-    """Whether what is mapped counts as a file that somebody may write: no memory of the kernel's, and none that goes along as an object
-    (alone.py). Devices have to be told apart by whoever opens it. or_memfd: a memfd does, too, though its kernel does not count who
-    has it open for writing."""
+    """Return whether what is mapped counts as a file that somebody may write: no memory of the kernel's, and none that goes along as an
+    object (alone.py). The caller must distinguish devices before opening one. or_memfd: a memfd does, too, though its kernel does not count
+    who has it open for writing."""
     if not mapping.inode or not mapping.path.startswith("/") or mapping.path.startswith(_NO_FILES):
         return False
     if mapping.permissions[3] == "s" and may_be(mapping.path):
@@ -33,7 +33,7 @@ def is_file(mapping: FileMapping, or_memfd: bool = False) -> bool:
 
 
 def is_kernels_own(descriptor: int) -> bool:
-    """Whether a file is one in which the kernel tells something. Errors: OSError."""
+    """Return whether a file is one in which the kernel reports something. Errors: OSError."""
     return file_system(descriptor) in _KERNELS_OWN
 
 
@@ -52,9 +52,9 @@ def is_open_for_writing(descriptor: int) -> bool:
 
 
 def can_be_written(pid: int, device: int, inode: int) -> bool:
-    """Whether somebody can write a file (st_dev, st_ino) that is open for writing, and that process `pid` has mapped: by a descriptor, or
-    one that may be on its way to them, or by shared memory. A private mapping keeps its file open as it was opened, and writes nothing
-    to it; only where one does is there more to ask. Errors: OSError."""
+    """Return whether somebody can write a file (st_dev, st_ino) that is open for writing, and that process `pid` has mapped: by a
+    descriptor, or one that may be on its way to them, or by shared memory. A private mapping keeps its file open as it was opened, and
+    writes nothing to it; only where one does is there more to ask. Errors: OSError."""
     if not any(m.inode == inode and _keeps_open(pid, m) for m in named_mappings(pid)):
         return True
     holder = who_has(pid, [(device, inode)], only_shared=True)
@@ -80,8 +80,8 @@ def _writes(process: str, device: int, inode: int) -> bool:
         with suppress(OSError):  # it has been closed
             if not os.lstat(link).st_mode & stat.S_IWUSR or not os.readlink(link).startswith("/"):
                 continue
-            with open(f"/proc/{process}/fdinfo/{number}", encoding="ascii") as told:
-                if f"\nino:\t{inode}\n" not in told.read():
+            with open(f"/proc/{process}/fdinfo/{number}", encoding="ascii") as reported:
+                if f"\nino:\t{inode}\n" not in reported.read():
                     continue
             status = os.stat(link)
             if (status.st_dev, status.st_ino) == (device, inode):
@@ -113,7 +113,7 @@ def why_not(pid: int, maps: Sequence[FileMapping]) -> Iterator[str]:
                 os.close(place)
             try:
                 if is_kernels_own(descriptor):
-                    yield f"it has {path} mapped, in which the kernel of this node tells something"
+                    yield f"it has {path} mapped, by which the kernel of this node says something"
                 elif is_open_for_writing(descriptor) and can_be_written(pid, status.st_dev, status.st_ino):
                     yield f"it has {path} mapped, which is open for writing"
                 elif path.startswith(_MEMFD):

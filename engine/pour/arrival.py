@@ -1,4 +1,4 @@
-"""What a restored guest goes through before its first instruction: leaving CRIU's stop, seccomp filter, no capability."""
+"""What a guest that has arrived goes through before its first instruction: leaving CRIU's stop, seccomp filter, its user, no capability."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.context.capture import inner_tids, scratch_page
+from engine.context.checked import BadContext
 from engine.context.confinement import INSTRUCTION, TOO_LONG, Chain
+from engine.context.context import Identity
 from engine.context.crowd import have_called
 from engine.files.handover import take_descriptor
 from engine.mappings.mappings import PAGE
 from kernel_helpers.calls import filter as call_filter
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.process import many
-from kernel_helpers.process.inject import PTRACE_O_SUSPEND_SECCOMP, check
+from kernel_helpers.process.injection.native import PTRACE_O_SUSPEND_SECCOMP, check
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS
 
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
+PR_SET_DUMPABLE = 4
 SECCOMP_SET_MODE_FILTER = 1
 FILTER_TSYNC = 1
 FILTER_NEW_LISTENER = 8
@@ -36,6 +39,8 @@ NOTIFY_SET_FLAGS = 0x40082104  # SECCOMP_IOCTL_NOTIF_SET_FLAGS
 NOTIFY_SYNC_WAKE_UP = 1
 CAPABILITY_VERSION_3 = 0x20080522
 CAP_SYS_ADMIN = 21
+_GROUPS_ROOM = 4 * PAGE
+"""Bytes for ids of groups: all but those beyond 4096."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -139,7 +144,7 @@ def install_watch(frozen: Frozen) -> None:
 
 
 def notifications_work() -> bool:
-    """Whether this kernel has seccomp notifications that only a fatal signal withdraws (Linux 5.19): flags that it knows make it
+    """Return whether this kernel has seccomp notifications that only a fatal signal withdraws (Linux 5.19): flags that it knows make it
     look for the program (EFAULT), one that it does not know is refused first (EINVAL)."""
     flags = FILTER_NEW_LISTENER | FILTER_WAIT_KILLABLE_RECV
     return bool(_libc.syscall(SYS.seccomp, SECCOMP_SET_MODE_FILTER, flags, None) < 0 and ctypes.get_errno() == errno.EFAULT)
@@ -154,11 +159,11 @@ def _has_capability(pid: int, number: int) -> bool:
 
 
 NO_CAPABILITIES = struct.pack("<Ii", CAPABILITY_VERSION_3, 0) + bytes(24)
-"""What no_capabilities() wants to find where it is told."""
+"""What no_capabilities() wants to find."""
 
 
 def no_capabilities(address: int) -> list[tuple[int, ...]]:
-    """The calls by which a thread loses all capabilities. address: of NO_CAPABILITIES."""
+    """Return the calls by which a thread loses all capabilities. address: of NO_CAPABILITIES."""
     return [(SYS.prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), (SYS.capset, address, address + 8)]
 
 
@@ -167,3 +172,17 @@ def drop_capabilities(frozen: Frozen) -> None:
     threads = list(frozen.threads.values())
     with seccomp_suspended(frozen):
         have_called(frozen, threads, lambda _, address: no_capabilities(address), 2, [NO_CAPABILITIES] * len(threads), alike=True)
+
+
+def become(frozen: Frozen, identity: Identity) -> None:
+    """Every thread of a filled vessel gets the user and groups of the process, and loses all capabilities that it has on this node.
+    Errors: OSError."""
+    with seccomp_suspended(frozen), frozen.scratch(_GROUPS_ROOM) as scratch:
+        if 4 * len(identity.groups) > _GROUPS_ROOM:
+            raise BadContext(f"{len(identity.groups)} groups are too many")
+        frozen.write(scratch, struct.pack(f"<{len(identity.groups)}I", *identity.groups))
+        calls = [(SYS.setgroups, len(identity.groups), scratch), (SYS.setresgid, *identity.gids), (SYS.setresuid, *identity.uids)]
+        threads = list(frozen.threads.values())
+        given = [NO_CAPABILITIES] * len(threads)
+        have_called(frozen, threads, lambda _, address: [*calls, *no_capabilities(address)], 5, given, alike=True)
+        frozen.call(SYS.prctl, PR_SET_DUMPABLE, 1, 0, 0, 0)

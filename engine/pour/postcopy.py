@@ -25,11 +25,12 @@ from contextlib import contextmanager, nullcontext, suppress
 
 from engine.context.capture import scratch_page
 from engine.context.context import Context
+from engine.context.marks import holding
 from engine.files.handover import give_descriptor, take_descriptor
 from engine.mappings.address_space import Maps
 from engine.mappings.layout import Span, common, merge, subtract_all
 from engine.mappings.mappings import PAGE
-from kernel_helpers.errors import sentence
+from kernel_helpers.common.errors import sentence
 from kernel_helpers.postcopy import postcopy
 from kernel_helpers.postcopy.postcopy import Given, Sink, State, View, give_pages
 from kernel_helpers.process.seizing import Frozen
@@ -50,7 +51,7 @@ PROGRESS_TIMEOUT = 15.0
 RETRY = 0.1
 """Seconds between two attempts to connect."""
 SLOW_STEP = HELLO_TIMEOUT + STEP
-"""Seconds between two looks, the attempt to connect between them included."""
+"""Seconds between two checks, the attempt to connect between them included."""
 _STACK = 2 * PAGE
 """Bytes above and below the top of a stack that are used at once."""
 _DEVICE = "/dev/userfaultfd"
@@ -63,9 +64,9 @@ log = logging.getLogger("engine.postcopy")
 
 
 def userfaultfd(frozen: Frozen, page: int = 0) -> int:
-    """A userfaultfd of a process, all of whose threads are stopped, that holds up the kernel's own accesses, too: ours alone. It may be one
-    without any right outside of its user namespace. page: scratch memory in it, if there is some. Errors: OSError: this kernel, or this
-    machine, does not have it."""
+    """Return a userfaultfd of a process, all of whose threads are stopped, that holds up the kernel's own accesses, too: ours alone. It may
+    be one without any right outside of its user namespace. page: scratch memory in it, if there is some. Errors: OSError: this kernel, or
+    this machine, does not have it."""
     try:
         number = frozen.call(SYS.userfaultfd, _FLAGS)
     except PermissionError:
@@ -92,7 +93,7 @@ def userfaultfd(frozen: Frozen, page: int = 0) -> int:
 
 
 def userfaultfd_or_none(frozen: Frozen, page: int = 0) -> int:
-    """The same; -1, said in the log, if it cannot be."""
+    """Return the same; -1, said in the log, if it cannot be."""
     try:
         return userfaultfd(frozen, page)
     except OSError as error:
@@ -148,7 +149,7 @@ class Giver:
         begun = time.monotonic()
         try:
             self.failure = self._give()
-        except Exception as error:  # told by whoever looks
+        except Exception as error:  # reported by the caller that checks
             log.exception("pages of process %d", self.pid)
             self.failure = sentence(error)
         finally:
@@ -309,16 +310,16 @@ class Taker:
     def _look(self) -> View | None:
         """None: it has been closed."""
         with self._lock:
-            return self._sink.look() if self._sink is not None and not self._is_closed else None
+            return self._sink.poll() if self._sink is not None and not self._is_closed else None
 
     @property
     def left(self) -> int:
         """Bytes that have not come."""
         with self._lock:
-            return self._sink.look().left if self._sink is not None else 0
+            return self._sink.poll().left if self._sink is not None else 0
 
     def close(self) -> None:
-        """The process has ended, or never runs: whoever waits for a page gets zeros. Twice is no error."""
+        """The process has ended, or never runs: threads that wait for a page get zeros. Twice is no error."""
         with self._lock:
             self._is_closed = True
             if self._sink is not None:
@@ -341,6 +342,7 @@ class Taker:
 
 
 def owed(pieces: Iterable[Span], kept: Sequence[Span], context: Context) -> list[Span]:
-    """Of pieces (sorted, apart), those that are kept, and may follow: guards are no pages."""
+    """Return those of pieces (sorted, apart) that are kept, and may follow. Nothing follows into a mapping that has guards: a userfaultfd
+    does not report that a guard is made or taken away, and a page that came after both would hold what the program has thrown away."""
     follows = [part for piece in pieces for part in common(piece, kept)]
-    return subtract_all(merge(follows), merge([*must_be_there(context), *context.guards]))
+    return subtract_all(merge(follows), merge([*must_be_there(context), *holding(context.maps, context.guards)]))

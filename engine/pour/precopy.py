@@ -53,9 +53,10 @@ from kernel_helpers.pages.pages import (
     written_bytes,
 )  # fmt: skip
 from kernel_helpers.pages.tables.plain import BIT, WATCHED
-from kernel_helpers.process.inject import Thread, check
+from kernel_helpers.process.injection.native import check
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.process.thread import Thread
 from kernel_helpers.stream.stream import splices
 from wire import steps
 from wire.channel import Channel
@@ -107,7 +108,7 @@ def _may_go(m: Mapping) -> bool:
 
 
 def areas(maps: Iterable[Mapping]) -> list[Area]:
-    """What of a process's memory is worth it; nothing when all together is not.
+    """Return what of a process's memory is worth it; nothing when all together is not.
 
     Mappings that touch go as one: watched in part, or made in parts on the other side, the kernel would never join them again, and a
     program that moves them as one (mremap(2)) would fail.
@@ -126,8 +127,8 @@ def areas(maps: Iterable[Mapping]) -> list[Area]:
 
 
 def userfaultfd(pid: int, thread: Thread) -> int:
-    """A userfaultfd of a process, of which `thread` is stopped for injected calls: ours alone. Errors: OSError, also when this kernel
-    cannot watch writes."""
+    """Return a userfaultfd of a process, of which `thread` is stopped for injected calls: ours alone. Errors: OSError, also when this
+    kernel cannot watch writes."""
     number = check(thread.call(SYS.userfaultfd, _FLAGS), f"userfaultfd in {pid}")
     try:
         taken = take_descriptor(pid, number)
@@ -142,7 +143,7 @@ def userfaultfd(pid: int, thread: Thread) -> int:
 
 
 def userfaultfd_or_none(frozen: Frozen) -> int:
-    """The same for a process all of whose threads are stopped; -1, said in the log, if it cannot be."""
+    """Return the same for a process all of whose threads are stopped; -1, said in the log, if it cannot be."""
     try:
         return userfaultfd(frozen.pid, frozen.leader)
     except OSError as error:
@@ -151,7 +152,7 @@ def userfaultfd_or_none(frozen: Frozen) -> int:
 
 
 def writes_past_us(pid: int) -> bool:
-    """Whether its memory may be written in ways that nobody notices: devices write straight into it for files that are open with
+    """Return whether its memory may be written in ways that nobody notices: devices write straight into it for files that are open with
     O_DIRECT. Errors: OSError."""
     directory = f"/proc/{pid}/fdinfo"
     for name in os.listdir(directory):
@@ -209,8 +210,8 @@ class Ahead:
         self._lock = threading.Lock()
         self._is_running = self._is_over = False
 
-    def run(self, channel: Channel, told: Callable[[], None] = lambda: None) -> None:
-        """Offers the areas and sends rounds, while the process runs; `told` is called after each. May be closed meanwhile by another
+    def run(self, channel: Channel, reported: Callable[[], None] = lambda: None) -> None:
+        """Offers the areas and sends rounds, while the process runs; `reported` is called after each. May be closed meanwhile by another
         thread. Errors: WireError, OSError."""
         with self._lock:
             if self._is_over:
@@ -228,7 +229,7 @@ class Ahead:
                 return
             self._watch(areas)
             if self._watched:
-                left = self._rounds(channel, told)
+                left = self._rounds(channel, reported)
                 if may_follow and left > postcopy.LEAST and not self._is_over:
                     self._give_back(channel)
         finally:
@@ -237,9 +238,9 @@ class Ahead:
                 if self._is_over:
                     self._end()
 
-    def _accepted(self, told: Sequence[Span]) -> list[Span]:
+    def _accepted(self, reported: Sequence[Span]) -> list[Span]:
         mine = merge((area.start, area.end) for area in self._wanted)
-        return [part for span in told for part in common(span, mine)]
+        return [part for span in reported for part in common(span, mine)]
 
     def _give_back(self, channel: Channel) -> None:
         """What is written again and again will follow; until then the other side need not have it."""
@@ -260,7 +261,7 @@ class Ahead:
             else:
                 self._watched.append(part)
 
-    def _rounds(self, channel: Channel, told: Callable[[], None]) -> int:
+    def _rounds(self, channel: Channel, reported: Callable[[], None]) -> int:
         """Returns how many bytes are written again when they are over."""
         self._history = History(self._watched)
         ranges = [PageRange(*span, written=True) for span in self._watched]
@@ -273,7 +274,7 @@ class Ahead:
             took = time.monotonic() - begun
             self.progress.seconds += took
             log.debug("process %d, round %d: %d bytes in %.3f s", self.pid, number, meter.bytes, took)
-            told()
+            reported()
             steps.reached("round")
             left, before = written_bytes(self.pid, ranges, self._history), left
             if self._is_over or left <= ENOUGH or left > SHRINKS * before:
@@ -281,8 +282,8 @@ class Ahead:
         return left
 
     def kept(self, maps: Iterable[Mapping], spoilt: Sequence[Span] = ()) -> list[Span]:
-        """What the other side has of the process, which stands still with these mappings now, and need only be told the rest of.
-        spoilt: what it has no more as it came (sorted, apart)."""
+        """Return what the other side has of the process, which stands still with these mappings now, and of which only the rest must be
+        sent. spoilt: what it has no more as it came (sorted, apart)."""
         if (self._history is None and not self._follows) or writes_past_us(self.pid):
             return []
         watches, areas = self._history is not None, self._areas if self._history is None else self._history.areas
@@ -293,7 +294,7 @@ class Ahead:
         return subtract_all(merge(part for run in runs for part in common(run, areas)), spoilt)
 
     def owes(self, context: Context, kept: Sequence[Span]) -> list[Span]:
-        """What of `kept` is to follow. The process stands still. Errors: OSError."""
+        """Return what of `kept` is to follow. The process stands still. Errors: OSError."""
         if not self._follows:
             return []
         pieces = merge([*page_runs(self.pid, kept, postcopy.MOST_RUNS, self._history), *self._stale])
@@ -304,7 +305,7 @@ class Ahead:
     def send_rest(
         self, maps: Sequence[Mapping], kept: Sequence[Span], owed: Sequence[Span], channel: Channel, timeout: float
     ) -> PageTotals:
-        """The pages of the process, which stands still, but what the other side has of `kept`, and what is owed. Errors: OSError."""
+        """Send the pages of the process, which stands still, but what the other side has of `kept`, and what is owed. Errors: OSError."""
         ranges: list[PageRange] = []
         for part in subtract_all(kept, owed):  # it is in mappings that are kept
             given_back = [part] if self._history is None else common(part, self._stale)
@@ -334,19 +335,19 @@ class Ahead:
 
 
 def receive_round(
-    pid: int, room: Sequence[Span], channel: Channel, meter: Meter | None = None, taker: postcopy.Taker | None = None
+    pid: int, areas: Sequence[Span], channel: Channel, meter: Meter | None = None, taker: postcopy.Taker | None = None
 ) -> None:
-    """A round into the process that is to become the one that runs. taker: who guards the room. Errors: WireError, OSError."""
-    ranges = [PageRange(*span, missing=taker is not None) for span in merge(room)]
+    """A round into the process that is to become the one that runs. taker: who guards the areas. Errors: WireError, OSError."""
+    ranges = [PageRange(*span, missing=taker is not None) for span in merge(areas)]
     with taker.descriptor() if taker is not None else nullcontext(-1) as userfaultfd:
         receive_own_pages(pid, ranges, channel.connection, ROUND_TIMEOUT, meter, userfaultfd)
     channel.send("round")
 
 
-def spans(told: Any) -> list[Span]:
+def spans(reported: Any) -> list[Span]:
     """Spans as a message has them. Errors: WireError."""
     try:
-        found = [(int(start), int(end)) for start, end, *_ in told]
+        found = [(int(start), int(end)) for start, end, *_ in reported]
     except (TypeError, ValueError):
         raise WireError("areas of memory are no list of spans") from None
     if len(found) > MOST_SPANS or any(start % PAGE or end % PAGE or not 0 < start < end < 1 << 47 for start, end in found):

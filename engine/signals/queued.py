@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.context.capture import inner_tid, scratch_page
-from engine.context.context import SIGINFO_BYTES, Context
-from engine.signals.pending import Pending, is_over, settled, take
+from engine.context.checked import SIGINFO_BYTES
+from engine.context.context import Context
+from engine.signals.pending import Pending, any_number, is_over, queue, settled, take
 from engine.signals.ticks import merged
-from kernel_helpers.process.inject import Thread, check
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS, Registers
+from kernel_helpers.process.thread import Thread
 from kernel_helpers.process.tracing import signal_number
 
 _SIGINFO_KERNEL = 48  # bytes of siginfo_t that the kernel keeps
@@ -46,22 +47,17 @@ class Queued:
         if not waiting:
             return
         self._came = take(self._stub, room=scratch)
-        for tid, info in settled(merged(waiting + self._came)):
-            if not is_over(self._stub, info):
-                item = _Item(self._threads[tid or context.pid], info, not tid and not _is_for_first(context, info))
-                self._queue(item, scratch)
-                self._items.append(item)
+        with any_number(self._stub.pid):
+            for tid, info in settled(merged(waiting + self._came)):
+                if not is_over(self._stub, info):
+                    item = _Item(self._threads[tid or context.pid], info, not tid and not _is_for_first(context, info))
+                    self._items.append(self._queue(item, scratch))
 
-    def _queue(self, item: _Item, scratch: int) -> None:
-        stub = self._stub
-        stub.write(scratch, item.info)
-        number, pid = signal_number(item.info), inner_tid(stub.pid, stub.pid)
-        if item.shared:
-            result = item.thread.call(SYS.rt_sigqueueinfo, pid, number, scratch)
-        else:
-            tid = inner_tid(stub.pid, item.thread.tid)
-            result = item.thread.call(SYS.rt_tgsigqueueinfo, pid, tid, number, scratch)
-        check(result, f"queueing signal {number} in {item.thread.tid}")
+    def _queue(self, item: _Item, scratch: int) -> _Item:
+        """Returns it as it waits then. scratch: of ROOM bytes."""
+        process = inner_tid(self._stub.pid, self._stub.pid)
+        tid = 0 if item.shared else inner_tid(self._stub.pid, item.thread.tid)
+        return replace(item, info=queue(self._stub, item.thread, process, tid, item.info, scratch))
 
     def undo(self) -> None:
         """Takes what was queued off the queues again; what else waits there stays, and what the stub had comes back. Errors: OSError."""

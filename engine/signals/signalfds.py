@@ -1,8 +1,8 @@
 """Which signals a process reads by signalfds. While it is away such a signal waits at home where its threads block it: the descriptors are
 the stub's, and home's kernel sees in them what waits for the stub.
 
-    deputy/signalfds.py    the stub's threads block what the guest's do, of these signals
-    remote/masks.py        what the guest's threads block
+    deputy/requests/signalfds.py  the stub's threads block what the guest's do, of these signals
+    remote/tracee/masks.py        what the guest's threads block
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _MASK = b"sigmask:"
 
 
 def read_by(pid: int, descriptors: Iterable[str]) -> int:
-    """The signals that these signalfds of a process read (a mask). Errors: OSError."""
+    """Return the signals that these signalfds of a process read (a mask). Errors: OSError."""
     mask = 0
     for descriptor in descriptors:
-        with open(f"/proc/{pid}/fdinfo/{descriptor}", "rb") as told:
-            mask |= next((int(line[len(_MASK) :], 16) for line in told if line.startswith(_MASK)), 0)
+        with open(f"/proc/{pid}/fdinfo/{descriptor}", "rb") as lines:
+            mask |= next((int(line[len(_MASK) :], 16) for line in lines if line.startswith(_MASK)), 0)
     return mask & ~UNCATCHABLE
 
 

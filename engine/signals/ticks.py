@@ -17,7 +17,7 @@ _OVERRUNS_MOST = (1 << 31) - 1
 
 
 def timer_of(info: bytes) -> int | None:
-    """Which timer's tick a siginfo tells of."""
+    """Return which timer's tick a siginfo reports."""
     code = tracing.signal_code(info)
     if code == SI_TIMER:
         return int(_TIMER.unpack_from(info, _TIMER_AT)[0])
@@ -25,12 +25,12 @@ def timer_of(info: bytes) -> int | None:
 
 
 def overruns_of(info: bytes) -> int:
-    """What a tick tells on top of itself."""
+    """Return what a tick reports besides itself."""
     return int(_TIMER.unpack_from(info, _TIMER_AT)[1]) if tracing.signal_code(info) == SI_TIMER else 0
 
 
 def overrun(info: bytes, times: int) -> bytes:
-    """The same tick, which tells of so many more overruns."""
+    """The same tick, which reports so many more overruns."""
     if tracing.signal_code(info) != SI_TIMER:
         return info
     timer, overruns = _TIMER.unpack_from(info, _TIMER_AT)
@@ -38,13 +38,18 @@ def overrun(info: bytes, times: int) -> bytes:
     return info[:_TIMER_AT] + _TIMER.pack(timer, overruns) + info[_TIMER_AT + _TIMER.size :]
 
 
+def without_overruns(info: bytes) -> bytes:
+    """The same siginfo, by which a tick is known before it is taken as well: overruns are counted then."""
+    return overrun(info, -overruns_of(info)) if overruns_of(info) else info
+
+
 def joined(first: bytes, second: bytes) -> bytes:
-    """One tick in place of two of the same timer: the first, which tells of the second as an overrun."""
+    """One tick in place of two of the same timer: the first, which reports the second as an overrun."""
     return overrun(first, 1 + overruns_of(second))
 
 
 def merged(pending: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """The same signals, as engine/signals/pending.py has them, with one tick of each timer."""
+    """Return the same signals, as engine/signals/pending.py has them, with one tick of each timer."""
     kept: list[tuple[int, bytes]] = []
     places: dict[int, int] = {}
     for tid, info in pending:

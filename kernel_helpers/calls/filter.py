@@ -78,8 +78,8 @@ def _search(ranges: Sequence[tuple[int, list[Instruction]]]) -> list[Instruction
 
 @functools.cache
 def instructions(notify: int = RET_NOTIFY, has_fixed_ids: bool = False) -> tuple[Instruction, ...]:
-    """The program; `notify` is what calls that are not the node's own end in (RET_NOTIFY, or RET_TRACE for ptrace). has_fixed_ids: the
-    process cannot have other ids than it has here."""
+    """Return the program; `notify` is what calls that are not the node's own end in (RET_NOTIFY, or RET_TRACE for ptrace). has_fixed_ids:
+    the process cannot have other ids than it has here."""
     return (
         (_LOAD, 0, 0, _OFFSET_ARCH),
         (_EQUAL, 1, 0, AUDIT_ARCH_X86_64),
@@ -92,7 +92,7 @@ def instructions(notify: int = RET_NOTIFY, has_fixed_ids: bool = False) -> tuple
 
 
 def program(notify: int = RET_NOTIFY, has_fixed_ids: bool = False) -> bytes:
-    """An array of `struct sock_filter`, 8 bytes each. Errors: ValueError when it would exceed the kernel's 4096."""
+    """Return an array of `struct sock_filter`, 8 bytes each. Errors: ValueError when it would exceed the kernel's 4096."""
     code = instructions(notify, has_fixed_ids)
     if len(code) > 4096:
         raise ValueError(f"the filter has {len(code)} instructions")
@@ -100,7 +100,7 @@ def program(notify: int = RET_NOTIFY, has_fixed_ids: bool = False) -> bytes:
 
 
 def watching() -> bytes:
-    """Another program, over the first: it stops what changes or tells masks of signals (SECCOMP_RET_TRACE), and allows all else."""
+    """Another program, over the first: it stops what changes or returns masks of signals (SECCOMP_RET_TRACE), and allows all else."""
     calls = [NUMBERS[name] for name in ("rt_sigprocmask", "rt_sigreturn", "rt_sigsuspend", "rt_sigpending", "rt_sigaction")]
     code: list[Instruction] = [(_LOAD, 0, 0, _OFFSET_NUMBER)]
     code += [(_EQUAL, len(calls) - index, 0, number) for index, number in enumerate(calls)]
@@ -109,7 +109,7 @@ def watching() -> bytes:
 
 
 def evaluate(number: int, arguments: Sequence[int], arch: int = AUDIT_ARCH_X86_64, notify: int = RET_NOTIFY) -> int:
-    """What the program returns for a call: the kernel's interpreter in small, for tests and for --trace."""
+    """Return what the program returns for a call: the kernel's interpreter in small, for tests and for --trace."""
     data = struct.pack("<IIQ6Q", number & 0xFFFFFFFF, arch, 0, *(a & (1 << 64) - 1 for a in arguments))
     code = instructions(notify, False)  # as program() asks for them: they are made once
     at, accumulator = 0, 0

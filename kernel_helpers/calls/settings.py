@@ -31,7 +31,7 @@ class Setting:
     """of a status that says that it is set"""
 
     def is_set(self, value: int) -> bool:
-        """Whether that is another than the one as a rule."""
+        """Return whether that is another than the one as a rule."""
         return value & self.mask != self.default
 
 
@@ -57,7 +57,7 @@ def parse(text: str) -> list[Setting]:
 
 @functools.cache
 def settings() -> tuple[Setting, ...]:
-    """All rows."""
+    """Return all rows."""
     return tuple(parse(TABLE.read_text(encoding="utf-8")))
 
 

@@ -1,7 +1,7 @@
-"""The system-call table: `calls.table` read into rows, and what is generated from them.
+"""The system-call table: `calls.table` read into rows, and the C table that is generated from them.
 
-Run as a program it writes the C table for the Makefile (`--c FILE`) or docs/calls.md (`--docs FILE`). It imports nothing
-of the project then, so that it runs before anything is installed.
+Run as a program it writes the C table for the Makefile (`--c FILE`). It imports nothing of the project, so that it runs before anything is
+installed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import functools
 import os
 import re
-import textwrap
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -142,7 +141,7 @@ class Row:
     variants: tuple[Variant, ...] = field(default=())
 
     def select(self, arguments: tuple[int, ...]) -> Row | Variant:
-        """The variant that these argument values choose, or the row itself."""
+        """Return the variant that these argument values choose, or the row itself."""
         for variant in self.variants:
             argument, mask, value = variant.also
             if arguments[variant.argument] & variant.mask == variant.value and arguments[argument] & mask == value:
@@ -265,7 +264,7 @@ def _parse_condition(word: str) -> tuple[int, int, int]:
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    """The table that this tree carries."""
+    """Return the table that this tree carries."""
     return tuple(parse(Path(__file__).with_name("calls.table").read_text()))
 
 
@@ -275,7 +274,7 @@ def by_number() -> dict[int, Row]:
 
 
 def row_of(number: int) -> Row:
-    """The row of a call; for one that the table does not know a row that takes the process home."""
+    """Return the row of a call; for one that the table does not know a row that takes the process home."""
     known = by_number().get(number)
     return known or Row(number, f"call_{number}", Class.GO_HOME, (), "newer than the table", "")
 
@@ -304,7 +303,7 @@ def _c_entry(class_: Class, arguments: tuple[Argument, ...]) -> str:
 
 
 def c_table() -> str:
-    """The text of calls.inc: `call_variants[]` and `call_rows[]`, indexed by number; what is absent goes home."""
+    """Return the text of calls.inc: `call_variants[]` and `call_rows[]`, indexed by number; what is absent goes home."""
     variants: list[str] = []
     entries: list[str] = []
     for row in sorted(rows(), key=lambda r: r.number):
@@ -329,8 +328,8 @@ def c_table() -> str:
 
 
 BEARING = frozenset({"fork", "vfork", "clone", "clone3"})
-"""Calls that the filter catches as if home made them, and that bear a thread or a child where the process is (remote/births.py); only what
-would share what home and node cannot share takes it home."""
+"""Calls that the filter catches as if home made them, and that bear a thread or a child where the process is
+(remote/requests/births.py); only what would share what home and node cannot share takes it home."""
 
 
 def taken_home() -> tuple[list[Row], list[Row]]:
@@ -346,60 +345,6 @@ def taken_home() -> tuple[list[Row], list[Row]]:
     return always, sometimes
 
 
-def _paragraph(text: str) -> list[str]:
-    return [*textwrap.wrap(text, 120, break_long_words=False), ""]
-
-
-def documentation() -> str:
-    """docs/calls.md: every call, by group."""
-    words = {
-        Class.LOCAL: "natively on the node",
-        Class.FORWARD: "by the stub at home",
-        Class.BOTH: "at home, then natively",
-        Class.GO_HOME: "brings the process home",
-        Class.END: "ends the thread or process",
-        Class.REFUSE: "ENOSYS",
-        Class.SUM: "by the stub at home, and what was used away is added",
-        Class.EXECUTE: "by the stub at home, and the new program comes here",
-        Class.BIND: "by the stub at home, and the guest is bound by it",
-        Class.RIGHTS: "by the stub at home, where rights count",
-        Class.WATCH: "by the stub at home, where such signals wait from then on",
-        Class.IDS: "natively on the node, if the process cannot have other ids; else by the stub at home",
-    }
-    always, sometimes = taken_home()
-    lines = [
-        "# System calls of a process that is away",
-        "",
-        "Generated from `kernel_helpers/calls/calls.table` by `python -m kernel_helpers.calls.table --docs docs/calls.md`.",
-        "A line that begins with ↳ is the same call with the argument values named.",
-        "",
-        *_paragraph(
-            f"Of {len(rows())} calls {len(always)} bring the process home whatever their arguments are: "
-            f"{', '.join(row.name for row in always)}."
-        ),
-        *_paragraph(f"{len(sometimes)} more do with some values of their arguments: {', '.join(row.name for row in sometimes)}."),
-        *_paragraph(
-            "So does any call with more than 64 MiB of buffers, or with a buffer that only begins in readable "
-            "memory, one whose results do not all fit where they are wanted, or overlap, and one that the table does "
-            "not know. Each is made at home, natively, and gives what it gives there."
-        ),
-    ]
-    lines.pop()
-    group = ""
-    for row in rows():
-        if row.group != group:
-            group = row.group
-            lines += ["", f"## {group}", "", "| call | where | arguments | note |", "| --- | --- | --- | --- |"]
-        where = "where the process is" if row.name in BEARING else words[row.class_]
-        lines.append(f"| {row.name} | {where} | {' '.join(a.word for a in row.arguments)} | {row.note} |")
-        for variant in row.variants:
-            lines.append(f"| ↳ {variant.note} | {words[variant.class_]} | {' '.join(a.word for a in variant.arguments)} | |")
-    from kernel_helpers.calls import settings  # only make needs this file alone
-
-    lines += settings.documentation()
-    return "\n".join(lines) + "\n"
-
-
 def _write(path: Path, text: str) -> None:
     """Replaces the file only when its text changes, in one step: make and parallel builds rely on both."""
     if path.exists() and path.read_text() == text:
@@ -412,13 +357,8 @@ def _write(path: Path, text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Writes what is generated from the system-call table.")
-    parser.add_argument("--c", type=Path, metavar="FILE", help="the C table")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="the documentation")
-    options = parser.parse_args()
-    if options.c:
-        _write(options.c, c_table())
-    if options.docs:
-        _write(options.docs, documentation())
+    parser.add_argument("--c", type=Path, metavar="FILE", required=True, help="the C table")
+    _write(parser.parse_args().c, c_table())
 
 
 if __name__ == "__main__":

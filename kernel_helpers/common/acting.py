@@ -43,7 +43,7 @@ def acting_as_user(uid: int, root_counts: bool) -> AbstractContextManager[None]:
 
 
 def _set(call: int, number: int) -> None:
-    # They tell who it was before, and of no failure: whether it is done is asked.
+    # They report what it was before, and no failure: whether it is done is asked.
     _libc.syscall(call, number)
     if _libc.syscall(call, -1) & 0xFFFFFFFF != number:
         raise PermissionError("this thread cannot act as somebody else")

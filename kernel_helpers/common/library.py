@@ -8,13 +8,19 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 
 
 def build_directory() -> Path:
-    """The directory of built helpers: FARHOME_BUILD, else .build beside the packages."""
+    """Return the directory of built helpers: FARHOME_BUILD, else .build beside the packages."""
     override = os.environ.get("FARHOME_BUILD")
     return Path(override) if override else Path(__file__).resolve().parents[2] / ".build"
+
+
+@functools.cache
+def resident() -> bytes:
+    """The code of the resident loop. Errors: OSError."""
+    return (build_directory() / "resident.bin").read_bytes()
 
 
 @functools.cache
@@ -28,7 +34,7 @@ def load() -> ctypes.CDLL:
 
 
 def functions(*declared: tuple[str, Any, list[Any]]) -> ctypes.CDLL:
-    """The same, with the types of the functions that the caller uses: name, result, arguments. Errors: as load()."""
+    """Return the same, with the types of the functions that the caller uses: name, result, arguments. Errors: as load()."""
     native = load()
     for name, result, arguments in declared:
         function = getattr(native, name)

@@ -16,7 +16,7 @@ class _Birth(ctypes.Structure):
 
 
 class Forks:
-    """The births of all processes of this machine since it was made. Errors: OSError, the kernel does not tell of them."""
+    """The births of all processes of this machine since it was made. Errors: OSError, the kernel does not report them."""
 
     def __init__(self) -> None:
         self._native = library.load()

@@ -1,4 +1,4 @@
-/* What the kernel tells of the signals of a guest's thread. */
+/* What the kernel reports about the signals of a guest's thread. */
 #ifndef FARHOME_GUEST_SIGNALS_H
 #define FARHOME_GUEST_SIGNALS_H
 #include <stdint.h>

@@ -17,7 +17,7 @@ _REQUEST = struct.Struct("<9Q4I2Q")
 _WRITABLE, _EXECUTABLE, _SHARED, _OR_NEXT, _OF_FILE = 2, 4, 8, 0x10, 0x20
 _NAME_ROOM = 4096
 _UNKNOWN = (errno.ENOTTY, errno.EINVAL, errno.ENAMETOOLONG)
-"""this kernel does not tell, or not of a name so long"""
+"""this kernel does not report it, or not of a name so long"""
 
 _T = TypeVar("_T")
 
@@ -37,7 +37,7 @@ class Place:
 
 
 def of_files(pid: int) -> list[Place] | None:
-    """Those that have a file, which all that are shared have, by address. None: this kernel does not tell. Errors: OSError
+    """Those that have a file, which all that are shared have, by address. None: this kernel does not report it. Errors: OSError
     (FileNotFoundError: it has ended)."""
     return _asked(pid, lambda maps: list(_each(maps, _OF_FILE | _OR_NEXT)))
 
@@ -53,7 +53,7 @@ def of_addresses(pid: int, addresses: Iterable[int]) -> list[Place | None] | Non
 
 
 def is_free(pid: int, start: int, end: int) -> bool | None:
-    """Whether nothing lies there. None, and errors: as of_files()."""
+    """Return whether nothing lies there. None, and errors: as of_files()."""
     found = _asked(pid, lambda maps: [next(_each(maps, _OR_NEXT, start), None)])
     return None if found is None else found[0] is None or found[0].start >= end
 

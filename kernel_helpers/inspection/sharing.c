@@ -1,5 +1,5 @@
 /* Who has memory of a process together with it: its address space (vfork, clone with CLONE_VM), which only the kernel's own comparison
- * tells, or what it has mapped shared. Nothing lists who that is. So all processes that are to be seen are asked for. */
+ * shows, or what it has mapped shared. Nothing lists who that is. So all processes that are to be seen are asked for. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -85,7 +85,7 @@ static ssize_t read_file(struct search *search, const char *path)
 	return size;
 }
 
-static bool tell(struct search *search, int pid, size_t object, int how)
+static bool report(struct search *search, int pid, size_t object, int how)
 {
 	*search->found = (struct holder){pid, object, how};
 	return true;
@@ -100,7 +100,7 @@ static bool is_shared(const char *text, const char *found)
 	return permissions && strnlen(permissions, 5) == 5 && permissions[4] == 's';
 }
 
-/* Whether it has one mapped. A process whose main thread has ended has its memory still, which another thread tells. Or -errno. */
+/* Whether it has one mapped. A process whose main thread has ended has its memory still, which another thread shows. Or -errno. */
 static int maps_any(struct search *search, int pid)
 {
 	char path[64];
@@ -125,7 +125,7 @@ static int maps_any(struct search *search, int pid)
 	for (size_t i = 0; size && search->text && i < search->count; i++)
 		for (char *line = search->text; (line = strstr(line, search->lines[i])); line++)
 			if (!search->only_shared || is_shared(search->text, line))
-				return tell(search, pid, i, MAPPED);
+				return report(search, pid, i, MAPPED);
 	return 0;
 }
 
@@ -163,12 +163,12 @@ static int opens_any(struct search *search, int pid)
 			continue;
 		target[length] = 0;
 		if (!strncmp(target, "socket:", 7))
-			found = carries(search, pid, entry->d_name) && tell(search, pid, 0, UNDER_WAY);
+			found = carries(search, pid, entry->d_name) && report(search, pid, 0, UNDER_WAY);
 		else if (length >= (ssize_t)sizeof lost - 1 && !strcmp(target + length - (sizeof lost - 1), lost) &&
 		         !fstatat(directory, entry->d_name, &status, 0))
 			for (size_t i = 0; i < search->count && !found; i++)
 				if (status.st_dev == search->objects[i].device && status.st_ino == search->objects[i].inode)
-					found = tell(search, pid, i, OPEN);
+					found = report(search, pid, i, OPEN);
 	}
 	closedir(descriptors);
 	return found;

@@ -42,7 +42,7 @@ def _native() -> ctypes.CDLL:
 
 
 def who_shares_memory(pid: int) -> int:
-    """Another process that has the address space of this one; 0: none, or the kernel cannot tell. Errors: OSError."""
+    """Another process that has the address space of this one; 0: none, or the kernel cannot know. Errors: OSError."""
     found: int = _native().farhome_shares_memory(pid)
     if found < 0 and found != -errno.ENOSYS:
         raise OSError(-found, f"who shares memory with {pid}: {os.strerror(-found)}")
@@ -50,7 +50,7 @@ def who_shares_memory(pid: int) -> int:
 
 
 def who_has(pid: int, objects: Sequence[tuple[int, int]], without_descriptors: bool = False, only_shared: bool = False) -> Holder | None:
-    """Who else has one of the objects (st_dev, st_ino) that a process has mapped, or who at all has a descriptor of one.
+    """Return who else has one of the objects (st_dev, st_ino) that a process has mapped, or who at all has a descriptor of one.
     without_descriptors: of these nobody can have one; only_shared: who has it mapped privately does not count. Descriptors that are on
     their way over sockets, which may be anything, mostly arrive in a moment: it looks for them again. Errors: OSError."""
     found = _Holder()

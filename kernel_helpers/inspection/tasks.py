@@ -43,13 +43,13 @@ def texts(pid: int, name: str, lines: Iterable[str] = ()) -> dict[int, bytes]:
     if size < 0:
         number = errno.ESRCH if size == -errno.ENOENT else -size
         raise OSError(number, f"threads of process {pid}: {os.strerror(number)}")
-    data, at, told = memoryview(found)[:size], 0, {}
+    data, at, reported = memoryview(found)[:size], 0, {}
     while at < size:
         tid, length = _HEAD.unpack_from(data, at)
         at += _HEAD.size
-        told[tid] = bytes(data[at : at + length])
+        reported[tid] = bytes(data[at : at + length])
         at += length
-    return told
+    return reported
 
 
 def _room_for(pid: int) -> int:
@@ -61,7 +61,7 @@ def _room_for(pid: int) -> int:
 
 
 def _translated(namespace: str, request: int, tids: Sequence[int]) -> list[int]:
-    """Errors: OSError, also where one of them has ended, or the kernel does not tell."""
+    """Errors: OSError, also where one of them has ended, or the kernel does not report it."""
     found = (ctypes.c_int32 * len(tids))()
     with open(namespace, "rb", buffering=0) as opened:
         result = _native().farhome_tasks_translate(opened.fileno(), request, (ctypes.c_int32 * len(tids))(*tids), found, len(tids))
@@ -78,13 +78,14 @@ def inner_tids(pid: int, tids: Sequence[int]) -> dict[int, int]:
             return {tid: tid for tid in tids}
         return dict(zip(tids, _translated(theirs, _GET_PID_IN_PIDNS, tids), strict=True))
     except OSError:
-        pass  # this kernel does not tell, or one has ended
+        pass  # this kernel does not report it, or one has ended
     wanted = set(tids)
     return {tid: int(text.split()[-1]) for tid, text in texts(pid, "status", ["NSpid:"]).items() if tid in wanted and text}
 
 
 def outer_tids(pid: int, inner: Sequence[int]) -> list[int]:
-    """The numbers that we know threads by, of which these are the program's own. Errors: OSError (ProcessLookupError: one has ended)."""
+    """Return the numbers that we know threads by, of which these are the program's own. Errors: OSError (ProcessLookupError: one has
+    ended)."""
     theirs = f"/proc/{pid}/ns/pid"
     if os.readlink(theirs) == os.readlink("/proc/self/ns/pid"):
         return list(inner)

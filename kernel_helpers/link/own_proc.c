@@ -1,5 +1,5 @@
-/* Paths in /proc by which a process looks at itself. What these files tell, the stub at home would tell of itself: its hollow memory, its
- * masks, its tracer. What becomes of such an open, Python decides (remote/proc.py). */
+/* Paths in /proc by which a process looks at itself. What these files show, the stub at home would show of itself: its hollow memory, its
+ * masks, its tracer. What becomes of such an open, Python decides (remote/requests/own_proc.py). */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

@@ -23,19 +23,19 @@
 #define MFS_PONG 0x4d460002
 #define MFS_FENCE 0x4d460004 /* from the server, with a number (64 bits): answered, when the kernel has obeyed what came before, by */
 #define MFS_ACK 0x4d460005u  /* with that number as its node */
-#define MFS_LOOK_SOON 0x4d460007 /* the same, when who was told of the change by others has looked by himself */
+#define MFS_LOOK_SOON 0x4d460007 /* the same, when a peer that others have notified of the change has looked by itself */
 #define MFS_LOOK 0x4d460006 /* from the server, with a node: the kernel is to ask for its attributes, as if somebody looked at it */
 #define MFS_BYE 0x4d460003u  /* the mount ends, and with it all that the server keeps for it */
 
 /* In the number of a reply: struct mfs_beside follows it. */
 #define MFS_BESIDE (1ull << 62)
 
-/* Attributes of a node that the request has changed or opened, beside what its reply tells of. */
+/* Attributes of a node that the request has changed or opened, beside what its reply reports about. */
 struct mfs_beside {
 	uint64_t node;
 	uint64_t order;   /* what has the higher one is not older */
 	uint64_t gone[2]; /* nodes that have lost a name, or have another one: what is known of them does not hold; or 0 */
-	struct fuse_attr_out attributes; /* of the node; attr_valid 0: they are not told */
+	struct fuse_attr_out attributes; /* of the node; attr_valid 0: they are not sent */
 };
 
 enum mfs_role { MFS_REQUESTS = 1, MFS_REPLIES = 2 };
@@ -47,15 +47,15 @@ struct mfs_hello {
 	uint8_t session[MFS_SESSION];
 };
 
-#define MFS_HAS_EPOCHS 1u /* its kernel can be told to look all names up anew (protocol 7.44) */
+#define MFS_HAS_EPOCHS 1u /* its kernel can be asked to look all names up anew (protocol 7.44) */
 #define MFS_TAKES_BESIDE 2u
 
-/* Ends both directions; whoever reads or writes returns. */
+/* Ends both directions; threads that read or write return. */
 void mfs_stream_shut(struct mfs_stream *stream);
 /* The first `least` bytes of a frame, which begins with its length; that length, which is at least that, or -errno. */
 long mfs_stream_head(struct mfs_stream *stream, void *buffer, size_t least, size_t most);
 
-/* Whether whoever opens a file with these flags may change it. */
+/* Whether an open with these flags allows changes of the file. */
 bool mfs_is_for_writing(uint32_t flags);
 
 #endif

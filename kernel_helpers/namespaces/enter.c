@@ -117,7 +117,7 @@ int main(int argc, char **argv)
 		return fail("fork");
 	if (child == 0)
 		_exit(run_child(argv + program + 1, (uid_t)strtoul(argv[2], NULL, 10), argv[3], argv[4], &mask));
-	// A terminal's interrupt is for the child; this process only tells how that ended.
+	// A terminal's interrupt is for the child; this process only reports how that ended.
 	signal(SIGINT, SIG_IGN);
 	signal(SIGQUIT, SIG_IGN);
 	return follow(child, &waited);

@@ -1,12 +1,12 @@
 /* mosrun-private DIRECTORY... -- DESCRIPTOR PROGRAM ARGUMENT...: becomes PROGRAM with these arguments, and what it reads from DESCRIPTOR as its
  * environment, where each DIRECTORY is an empty one of its own and of its children's: mosrun -X starts itself anew by it.
  *
- * It has CAP_SYS_ADMIN by its file, whoever calls it, for a mount namespace of its own and a tmpfs in it for each directory; before it
+ * It has CAP_SYS_ADMIN by its file, for every caller, for a mount namespace of its own and a tmpfs in it for each directory; before it
  * becomes the program it has given that up. Nobody gains rights by it: the one thing that changes is what is seen below the directories,
  * and of those the caller could choose the content anyway (see may_hide), and nothing on them has setuid bits or is a device. All that is on
  * them goes with the last process of the namespace, however it ends.
  *
- * The kernel has the loader take variables out of the environment of whoever has capabilities by a file: so they come in one.
+ * The kernel has the loader take variables out of the environment of anyone who has capabilities by a file: so they come in one.
  * Exit status: the program's; 64, 77 or 126 with a line on stderr, and nothing left. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -50,7 +50,7 @@ static int is_within(const char *path, const char *directory)
 	return !strncmp(path, directory, length) && (path[length] == '/' || !path[length]);
 }
 
-/* Whether a file system tells of the kernel, and not of files: root's programs believe what they read there. */
+/* Whether a file system describes the kernel, and holds no files: root's programs believe what they read there. */
 static int is_kernels(int directory)
 {
 	static const unsigned long kinds[] = {

@@ -8,7 +8,7 @@
 #ifndef FARHOME_PAGES_H
 #define FARHOME_PAGES_H
 #include "pages/tables/tables.h"
-#include "process/inject.h"
+#include "process/injection/inject.h"
 #include "stream/stream.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -69,7 +69,7 @@ int splice_all(int pipe, const struct stream *stream, size_t size, int timeout_m
 struct splicer {
 	int32_t tid, pipe, inside; /* pipe: the end to read from, inside: the number of the other one in the process */
 	int32_t refused; /* frames that it could not put there */
-	int32_t refuge, padding; /* refuge: as inject_call() has it */
+	int32_t pause_loop, padding; /* pause_loop: as inject_call() has it */
 	uint64_t instruction, room; /* addresses in it: of a `syscall`, and of a page of its own for vectors */
 	struct user_regs_struct registers;
 	struct deferred deferred;

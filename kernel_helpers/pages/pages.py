@@ -13,8 +13,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from kernel_helpers.common import library
-from kernel_helpers.process.inject import Deferred, Thread
+from kernel_helpers.process.injection.native import Deferred
 from kernel_helpers.process.syscalls import Registers
+from kernel_helpers.process.thread import Thread
 from kernel_helpers.stream.stream import Connection, lent
 
 Span = tuple[int, int]
@@ -64,7 +65,7 @@ class PageTotals:
 
 
 class Meter:
-    """Looks on while pages go through, from another thread."""
+    """Watches while pages go through, from another thread."""
 
     def __init__(self) -> None:
         self.totals = _Totals()
@@ -77,7 +78,7 @@ class Meter:
 
 class _Splicer(ctypes.Structure):
     _fields_ = [
-        *[(name, ctypes.c_int32) for name in ("tid", "pipe", "inside", "refused", "refuge", "padding")],
+        *[(name, ctypes.c_int32) for name in ("tid", "pipe", "inside", "refused", "pause_loop", "padding")],
         ("instruction", ctypes.c_uint64), ("room", ctypes.c_uint64), ("registers", Registers), ("deferred", Deferred),
         ("bytes", ctypes.c_uint64),
     ]  # fmt: skip
@@ -186,7 +187,7 @@ def send_own_pages(
     """Sends pid's own pages in ranges into the connection `stream` (or a socket's descriptor); pid is not changed.
 
     history: what was sent of it before; of ranges that are `written` only what was written since is sent. last: pid stands still, and
-    the other side is told what it has no more; else it may run, and what it writes from now on is for the next time. splicer: by which
+    the other side learns what it has no more; else it may run, and what it writes from now on is for the next time. splicer: by which
     pid, which stands still and has no history, gives the pages itself.
 
     Errors: OSError: TimeoutError after timeout seconds without progress, ConnectionError, others: pid is unreadable.
@@ -229,8 +230,8 @@ def written_bytes(pid: int, ranges: Sequence[PageRange], history: History) -> in
 
 
 def page_runs(pid: int, areas: Sequence[Span], most: int, history: History | None = None) -> list[Span]:
-    """Where pid has pages of its own in the areas (sorted, apart), or, with the history of what was sent, has written since: about `most`
-    runs, with what lies between. Errors: OSError."""
+    """Return where pid has pages of its own in the areas (sorted, apart), or, with the history of what was sent, has written since: about
+    `most` runs, with what lies between. Errors: OSError."""
     runs, count = ctypes.POINTER(_Run)(), ctypes.c_size_t()
     handle = history.handle if history is not None else None
     ranges = _array([PageRange(*area) for area in areas])
@@ -243,21 +244,21 @@ def page_runs(pid: int, areas: Sequence[Span], most: int, history: History | Non
 
 
 def guards(pid: int, areas: Sequence[Span] = ((0, _HIGHEST),), most: int = MOST_GUARDS, by_words: bool = False) -> list[Span]:
-    """Where it has guards in the areas (sorted, apart) of its memory (MADV_GUARD_INSTALL), at most so many. by_words: as kernels tell that
-    have no category for them. Errors: OSError."""
+    """Return where it has guards in the areas (sorted, apart) of its memory (MADV_GUARD_INSTALL), at most so many. by_words: as kernels
+    report that have no category for them. Errors: OSError."""
     found, ranges = (ctypes.c_uint64 * (2 * most))(), _array([PageRange(*area) for area in areas])
     count = _check(_native().farhome_pages_guards(pid, ranges, len(areas), found, most, by_words), f"guards of process {pid}")
     return list(zip(found[0 : 2 * count : 2], found[1 : 2 * count : 2], strict=True))
 
 
 def has_guards(pid: int) -> bool:
-    """Whether it has any. Errors: OSError."""
+    """Return whether it has any. Errors: OSError."""
     return bool(guards(pid, most=1))
 
 
 @functools.cache
 def knows_guards() -> bool:
-    """Whether this kernel has guards (Linux 6.13)."""
+    """Return whether this kernel has guards (Linux 6.13)."""
     memory = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         memory.madvise(GUARD_INSTALL)
@@ -269,7 +270,7 @@ def knows_guards() -> bool:
 
 
 def own_bytes(pid: int, start: int, end: int) -> int:
-    """Bytes of [start, end) that are pages of pid's own: neither the mapped file's nor the zero page.
+    """Return bytes of [start, end) that are pages of pid's own: neither the mapped file's nor the zero page.
 
     Errors: OSError.
     """

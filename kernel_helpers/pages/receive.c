@@ -204,6 +204,69 @@ static int receive_frame(struct receiver *receiver, struct stream *stream, int t
 	return 0;
 }
 
+static void end_receiver(struct receiver *receiver)
+{
+	sem_destroy(&receiver->filled);
+	sem_destroy(&receiver->empty);
+	close(receiver->memory);
+}
+
+/* buffers: of all slots, and of what came packed. 0 or -errno, with nothing to undo. */
+static int begin_receiver(struct receiver *receiver, int pid, char *buffers, int userfaultfd, pthread_t *writer)
+{
+	receiver->pid = pid;
+	receiver->userfaultfd = userfaultfd;
+	receiver->memory = open_proc(pid, "mem", O_RDWR);
+	if (receiver->memory < 0)
+		return receiver->memory;
+	for (int i = 0; i < SLOTS; i++)
+		receiver->slots[i].buffer = buffers + i * BATCH_BYTES;
+	receiver->packed = buffers + SLOTS * BATCH_BYTES;
+	sem_init(&receiver->filled, 0, 0);
+	sem_init(&receiver->empty, 0, SLOTS);
+	int result = -pthread_create(writer, NULL, write_slots, receiver);
+	if (result)
+		end_receiver(receiver);
+	return result;
+}
+
+/* All frames up to the empty one that is the last, or up to an error, which the writer has then, too. */
+static int receive_frames(struct receiver *receiver, struct stream *stream, int timeout_ms, const struct page_range *ranges,
+                          size_t range_count, struct checksum *checksum, struct page_totals *totals)
+{
+	double before = now_seconds();
+
+	for (unsigned turn = 0;; turn++) {
+		take(&receiver->empty);
+		struct slot *slot = &receiver->slots[turn % SLOTS];
+		double now = now_seconds();
+		receiver->frame_time += (now - before - receiver->frame_time) / FRAMES;
+		before = now;
+		int result = __atomic_load_n(&receiver->error, __ATOMIC_ACQUIRE);
+		if (!result)
+			result = receive_frame(receiver, stream, timeout_ms, ranges, range_count, slot, checksum, totals);
+		if (result)
+			slot->count = 0; /* has the writer end */
+		bool last = !slot->count;
+		sem_post(&receiver->filled);
+		if (last)
+			return result;
+	}
+}
+
+/* Compares what has come with what the other side says that it has sent. */
+static int receive_totals(struct stream *stream, int timeout_ms, const struct checksum *checksum, struct page_totals *totals)
+{
+	struct page_totals said;
+	int result = receive_all(stream, &said, sizeof said, timeout_ms);
+
+	if (result)
+		return result;
+	totals->zero_bytes = said.zero_bytes;
+	totals->checksum = checksum_value(checksum);
+	return said.runs != totals->runs || said.bytes != totals->bytes || said.checksum != totals->checksum ? -EBADMSG : 0;
+}
+
 /*
  * Receives what farhome_pages_send sends and writes it into pid, whose mappings exist. ranges: sorted; a run outside
  * them is refused. Returns 0 or -errno: -EPROTO not such a stream, -EBADMSG wrong checksum or totals, -ECONNRESET and
@@ -217,62 +280,23 @@ int farhome_pages_receive(int pid, const struct page_range *ranges, size_t range
 	struct receiver *receiver = calloc(1, sizeof *receiver);
 	char *buffers = mmap(NULL, (SLOTS + 1) * BATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct checksum checksum = {{0}};
-	struct page_totals said;
 	pthread_t writer;
-	int result = -ENOMEM, error;
+	int result = -ENOMEM;
 
 	*totals = (struct page_totals){0};
 	*gone = NULL;
 	*gone_count = 0;
-	if (!receiver || buffers == MAP_FAILED)
-		goto out;
-	receiver->pid = pid;
-	receiver->userfaultfd = userfaultfd;
-	receiver->memory = result = open_proc(pid, "mem", O_RDWR);
-	if (result < 0)
-		goto out;
-	for (int i = 0; i < SLOTS; i++)
-		receiver->slots[i].buffer = buffers + i * BATCH_BYTES;
-	receiver->packed = buffers + SLOTS * BATCH_BYTES;
-	sem_init(&receiver->filled, 0, 0);
-	sem_init(&receiver->empty, 0, SLOTS);
-	result = -pthread_create(&writer, NULL, write_slots, receiver);
-	if (result)
-		goto out_memory;
-	double before = now_seconds();
-	for (unsigned turn = 0;; turn++) {
-		take(&receiver->empty);
-		struct slot *slot = &receiver->slots[turn % SLOTS];
-		double now = now_seconds();
-		receiver->frame_time += (now - before - receiver->frame_time) / FRAMES;
-		before = now;
-		result = __atomic_load_n(&receiver->error, __ATOMIC_ACQUIRE);
-		if (!result)
-			result = receive_frame(receiver, stream, timeout_ms, ranges, range_count, slot, &checksum, totals);
-		if (result)
-			slot->count = 0; /* tells the writer to end */
-		bool last = !slot->count;
-		sem_post(&receiver->filled);
-		if (last)
-			break;
-	}
-	pthread_join(writer, NULL);
-	error = receiver->error;
-	if (!result)
-		result = error;
-	if (!result)
-		result = receive_all(stream, &said, sizeof said, timeout_ms);
+	if (receiver && buffers != MAP_FAILED)
+		result = begin_receiver(receiver, pid, buffers, userfaultfd, &writer);
 	if (!result) {
-		totals->zero_bytes = said.zero_bytes;
-		totals->checksum = checksum_value(&checksum);
-		if (said.runs != totals->runs || said.bytes != totals->bytes || said.checksum != totals->checksum)
-			result = -EBADMSG;
+		result = receive_frames(receiver, stream, timeout_ms, ranges, range_count, &checksum, totals);
+		pthread_join(writer, NULL);
+		if (!result)
+			result = receiver->error;
+		if (!result)
+			result = receive_totals(stream, timeout_ms, &checksum, totals);
+		end_receiver(receiver);
 	}
-out_memory:
-	sem_destroy(&receiver->filled);
-	sem_destroy(&receiver->empty);
-	close(receiver->memory);
-out:
 	if (buffers != MAP_FAILED)
 		munmap(buffers, (SLOTS + 1) * BATCH_BYTES);
 	if (receiver && !result) {

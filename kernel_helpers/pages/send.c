@@ -34,7 +34,7 @@ struct sender {
 	struct run gone[BATCH_RUNS];
 	unsigned gone_count;
 	struct checksum checksum;
-	struct page_totals totals, *told; /* told: as far as it has come, for who looks on */
+	struct page_totals totals, *shown; /* as far as it has come, for observers */
 };
 
 /* The content of a frame, in `count` parts from vector[2] on, packed if that makes it less. Returns how many parts there are now. */
@@ -88,7 +88,7 @@ static int flush_spliced(struct sender *sender)
 	checksum_add(&sender->checksum, sender->runs, vector[1].iov_len);
 	sender->totals.runs += sender->count;
 	sender->totals.bytes += sender->bytes;
-	*sender->told = sender->totals;
+	*sender->shown = sender->totals;
 	result = stream_send(sender->stream, vector, 2, sender->timeout_ms);
 	if (!result)
 		result = splice_all(sender->splicer->pipe, sender->stream, sender->bytes, sender->timeout_ms);
@@ -147,7 +147,7 @@ static int flush(struct sender *sender)
 	sender->totals.bytes += frame.bytes;
 	for (unsigned i = 0; sender->history && i < count; i++)
 		history_mark(sender->history, runs[i].address, runs[i].address + runs[i].length);
-	*sender->told = sender->totals;
+	*sender->shown = sender->totals;
 	uint64_t bytes = frame.bytes;
 	unsigned parts = sender->history && sender->history->pace.packs ? pack_batch(sender, &frame, vector, count) : count;
 	result = stream_send(sender->stream, vector, parts + 2, sender->timeout_ms);
@@ -313,7 +313,7 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 	                          .packed = buffer + BATCH_BYTES,
 	                          .history = history,
 	                          .splicer = history || !stream_splices(stream) ? NULL : splicer,
-	                          .told = totals,
+	                          .shown = totals,
 	                          .runs_on = history && !last};
 	result = 0;
 	if (sender->splicer)

@@ -31,7 +31,7 @@ int splice_in(struct splicer *splicer, const struct run *runs, unsigned count, s
 
 	if (result != size)
 		return result < 0 ? (int)result : -EFAULT;
-	result = inject_call(splicer->tid, splicer->instruction, splicer->refuge, &splicer->registers, CALL_US, &splicer->deferred,
+	result = inject_call(splicer->tid, splicer->instruction, splicer->pause_loop, &splicer->registers, CALL_US, &splicer->deferred,
 	                     SYS_vmsplice, splicer->inside, splicer->room, count, SPLICE_F_NONBLOCK, 0, 0);
 	if (result <= -INJECT_FAILED)
 		return (int)(result + INJECT_FAILED);

@@ -1,5 +1,5 @@
 /* What a process has written since somebody looked, and where it has pages, by what has been sent of it (history.c) and what its page tables
- * tell (tables/scan.c). */
+ * show (tables/scan.c). */
 #include "pages/pages.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* Pages that follow a process which runs already (post-copy): send.c has them, receive.c wants them.
  *
- * Over one connection, little-endian. First the side that wants tells what it lacks: frames of {magic, count, 0} and count × {address,
+ * Over one connection, little-endian. First the side that wants reports what it lacks: frames of {magic, count, 0} and count × {address,
  * length}, the last with count 0. Then it says which page is waited for (its address, 8 bytes), and ALL_HERE in the end. What comes to it
  * are frames of {magic, count, bytes, checksum}, count × {address, length}, and the content; of a frame with runs and no bytes, all pages
  * are zeros. When a connection breaks, all this begins anew on another. */

@@ -22,7 +22,7 @@ class _Run(ctypes.Structure):
 
 class _View(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("left", "bytes", "faults")] + [
-        (name, ctypes.c_int32) for name in ("state", "error", "connected", "mouths")
+        (name, ctypes.c_int32) for name in ("state", "error", "connected", "spaces")
     ]
 
 
@@ -77,7 +77,7 @@ def begin(userfaultfd: int) -> None:
 
 
 class Given:
-    """How far give_pages() has come, for who looks on. Bytes."""
+    """How far give_pages() has come, for observers. Bytes."""
 
     def __init__(self) -> None:
         self._left, self._bytes = ctypes.c_uint64(), ctypes.c_uint64()
@@ -117,7 +117,7 @@ class Sink:
             raise MemoryError("no memory for pages that are to come")
 
     def register(self, area: Span) -> None:
-        """Whoever touches a missing page there waits from now on. Errors: OSError."""
+        """Makes threads wait that touch a missing page there. Errors: OSError."""
         _check(_native().farhome_sink_register(self._handle, *area), f"waiting for pages at {area[0]:x}")
 
     def owe(self, spans: Sequence[Span]) -> None:
@@ -137,8 +137,8 @@ class Sink:
         """serve() ends soon."""
         _native().farhome_sink_close(self._handle)
 
-    def look(self) -> View:
-        """How far it has come."""
+    def poll(self) -> View:
+        """Return how far it has come."""
         view = _View()
         _native().farhome_sink_look(self._handle, ctypes.byref(view))
         return View(view.left, view.bytes, view.faults, State(view.state), view.error, bool(view.connected))

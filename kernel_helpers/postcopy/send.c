@@ -84,7 +84,7 @@ static int send_frame(struct source *source, const struct run *runs, unsigned co
 	return stream_send(source->stream, vector, parts, source->timeout_ms);
 }
 
-/* Pages from `from` on, at most so many bytes; nothing if there are none. Where they end is told in *end. */
+/* Pages from `from` on, at most so many bytes; nothing if there are none. Where they end is stored in *end. */
 static int send_some(struct source *source, uint64_t from, uint64_t most, uint64_t *end)
 {
 	struct run runs[LATE_RUNS], full[LATE_RUNS], empty[LATE_RUNS];

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kernel_helpers.calls.numbers import NAMES
 from kernel_helpers.common import library
-from kernel_helpers.process.inject import Deferred, check
+from kernel_helpers.process.injection.native import Deferred, check
 
 if TYPE_CHECKING:
     from kernel_helpers.process.seizing import Frozen

@@ -1,6 +1,7 @@
 """What a stopped process was, in a file that outlives who has it make calls: written before the first of them, taken away when it goes on.
 
-Should the tracer be killed, the process waits in its refuge (kernel_helpers/process/refuge.py) for whoever reads this (deputy/mending.py).
+Should the tracer be killed, the process waits in its pause loop (kernel_helpers/process/pause_loop.py) for anyone who reads this
+(deputy/stub/mending.py).
 """
 
 from __future__ import annotations
@@ -10,17 +11,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgpack
 
-from kernel_helpers.errors import FarhomeError
-from kernel_helpers.process.refuge import ONE
+from kernel_helpers.common.errors import FarhomeError
+from kernel_helpers.process.pause_loop import ONE
+from kernel_helpers.process.stopped import StoppedThread
 from kernel_helpers.process.syscalls import Registers
-
-if TYPE_CHECKING:
-    from kernel_helpers.process.inject import Thread
-    from kernel_helpers.process.seizing import Frozen
 
 Signals = list[tuple[int, bytes]]
 """(tid as the program sees it, 0 for the process; siginfo)"""
@@ -44,17 +42,31 @@ class ThreadWas:
 @dataclass(frozen=True)
 class Entry:
     """What a journal says. threads: by tid; descriptors, children: that it had; memory: what stood at addresses whose memory has been used;
-    signals: taken out of its queues. refuge: its address. towards: the node where it may run already, "" for nowhere else."""
+    signals: taken out of its queues. pause_loop: its address. towards: the node where it may run already, "" for nowhere else."""
 
     pid: int
     started: int
-    refuge: int
+    pause_loop: int
     threads: Mapping[int, ThreadWas]
     descriptors: frozenset[int]
     children: frozenset[int]
     memory: Mapping[int, bytes]
     signals: Signals
     towards: str
+
+
+class Stopped(Protocol):
+    """What is written of a process that stands still (seizing.Frozen)."""
+
+    pid: int
+
+    @property
+    def instruction(self) -> int:
+        """Address of the `syscall` instruction by which its threads make calls."""
+
+    @property
+    def threads(self) -> Mapping[int, StoppedThread]:
+        """By tid."""
 
 
 class NoJournal(FarhomeError):
@@ -72,30 +84,39 @@ class Journal:
         self._had: tuple[list[int], list[int]] | None = None
         """descriptors and children, at first"""
 
-    def write(self, frozen: Frozen) -> None:
+    def write(self, frozen: Stopped) -> None:
         """As its threads are to be put back now."""
         pid = frozen.pid
         if self._had is None:
             self._had = sorted(descriptors(pid)), sorted(children(pid))
         threads = _were(list(frozen.threads.values()))
         data = msgpack.packb([pid, started(pid), frozen.instruction - ONE, threads, *self._had, self.memory, self.signals, self.towards])
-        fresh = self.path.with_name(f".{self.path.name}")
-        fresh.write_bytes(data)
-        fresh.rename(self.path)
+        self._unfinished.write_bytes(data)
+        self._unfinished.rename(self.path)
+
+    @property
+    def _unfinished(self) -> Path:
+        """Where it is written before it takes the place of the one before."""
+        return self.path.with_name(f".{self.path.name}")
+
+    def drop_unfinished(self) -> None:
+        """Remove what a writer that was killed had not written to its end. It had not had the process make any call that this one would
+        undo."""
+        self._unfinished.unlink(missing_ok=True)
 
     def end(self) -> None:
         """The process goes on as it was, or never again."""
         self.path.unlink(missing_ok=True)
-        self.path.with_name(f".{self.path.name}").unlink(missing_ok=True)
+        self.drop_unfinished()
 
 
 def read(path: Path) -> Entry:
     """Errors: OSError; NoJournal: also if the process has ended."""
     try:
-        pid, began, refuge, threads, opened, born, memory, signals, towards = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
+        pid, began, pause_loop, threads, opened, born, memory, signals, towards = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
         were = _threads(*threads)
         pending = [(tid, info) for tid, info in signals]
-        entry = Entry(pid, began, refuge, were, frozenset(opened), frozenset(born), memory, pending, towards)
+        entry = Entry(pid, began, pause_loop, were, frozenset(opened), frozenset(born), memory, pending, towards)
     except (ValueError, TypeError, AttributeError) as error:
         raise NoJournal(f"{path} is no journal: {error}") from None
     if started(entry.pid) != entry.started:
@@ -104,7 +125,7 @@ def read(path: Path) -> Entry:
 
 
 def started(pid: int) -> int:
-    """When a process began, in clock ticks after boot; 0: it has ended."""
+    """Return when a process began, in clock ticks after boot; 0: it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rsplit(b")", 1)[1].split()
@@ -119,11 +140,11 @@ def descriptors(pid: int) -> frozenset[int]:
 
 
 def children(pid: int) -> frozenset[int]:
-    """Those that its main thread has. Errors: OSError."""
+    """Return those that its main thread has. Errors: OSError."""
     return frozenset(int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split())
 
 
-def _were(threads: Sequence[Thread]) -> list[Any]:
+def _were(threads: Sequence[StoppedThread]) -> list[Any]:
     """All threads, the parts of each apart: a move writes them several times, and there may be thousands."""
     return [
         [thread.tid for thread in threads],

@@ -1,7 +1,4 @@
-"""Python face of inject_many.c: all threads of a process stopped, read and set at a time, and calls made in all of them at once.
-
-Of few threads each is dealt with alone (inject.py), which takes no memory of the process for it.
-"""
+"""Stops, reads and sets all threads of a process at a time (injection/many_stop.c, many_states.c)."""
 
 from __future__ import annotations
 
@@ -11,54 +8,33 @@ import functools
 import itertools
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from kernel_helpers.calls.numbers import NAMES
 from kernel_helpers.common import library
-from kernel_helpers.process import refuge
-from kernel_helpers.process.inject import SIGINFO_SIZE, Thread, check, packed, results_of
-from kernel_helpers.process.syscalls import SYS, U64, Registers, carry_restart, is_ended_by_stop
-
-if TYPE_CHECKING:
-    from kernel_helpers.process.seizing import Frozen
-
-Call = tuple[int, ...]
-"""Number, then arguments."""
+from kernel_helpers.process.injection.native import SIGINFO_SIZE, check
+from kernel_helpers.process.syscalls import Registers, carry_restart, is_ended_by_stop
+from kernel_helpers.process.thread import Thread
 
 FEW = 4
 """Threads, or fewer."""
-CALL_ROOM = 64
-"""Bytes of memory of the process for each call."""
 STATE_ROOM = 16384
 """Bytes for the extended state of a thread: AMX makes it 11 kB."""
 _AT_ONCE = 64
 """threads, where memory is needed for each"""
 SOON = 0.1
 """Seconds in which threads that are asked to stop do so: one that does not is seen to alone."""
-_PAGE = 4096
-_TRAP = 5
-_ALL_BUT_TRAP = U64 & ~(1 << _TRAP - 1)
-_MOST_SIGNALS = 4
+MOST_SIGNALS = 4
 _SEIZED, _NEWBORN, _DONE = 1, 2, 3
-_STANDING = struct.Struct(f"<8i{_MOST_SIGNALS * SIGINFO_SIZE}s{ctypes.sizeof(Registers)}s3Q2I")
-_PART = struct.Struct(f"<2i2q2i{_MOST_SIGNALS * SIGINFO_SIZE}s{ctypes.sizeof(Registers)}s")
-_DEFERRED_AT = 6
-"""which 32-bit word of it tells how many signals"""
+_STANDING = struct.Struct(f"<8i{MOST_SIGNALS * SIGINFO_SIZE}s{ctypes.sizeof(Registers)}s3Q2I")
 _KEPT = struct.Struct("<2iq2Q2i")
 _RSEQ = struct.Struct("<Q4I")
-_PROT_READ_EXEC, _PRIVATE_ANONYMOUS = 5, 0x22
 
 
 @functools.cache
 def _native() -> ctypes.CDLL:
-    i, long, u64, pointer = ctypes.c_int, ctypes.c_long, ctypes.c_uint64, ctypes.c_void_p
+    i, long, pointer = ctypes.c_int, ctypes.c_long, ctypes.c_void_p
     return library.functions(
         ("inject_many_stop", i, [i, pointer, long, i, ctypes.c_int64]),
-        ("inject_many_block", i, [pointer, long, u64, u64]),
-        ("inject_many_call", i, [i, u64, u64, pointer, long, u64, pointer, long, ctypes.c_int64]),
-        ("inject_many_go_on", None, [pointer, long, long]),
         ("inject_many_detach", i, [pointer, pointer, long]),
         ("inject_many_await", i, [pointer, pointer, long, ctypes.c_int64]),
         ("inject_many_ended", i, [pointer, long]),
@@ -75,7 +51,8 @@ def _native() -> ctypes.CDLL:
     )
 
 
-def _split(infos: bytes, count: int) -> list[bytes]:
+def split(infos: bytes, count: int) -> list[bytes]:
+    """Return the siginfo of each signal of a row."""
     return [infos[at : at + SIGINFO_SIZE] for at in range(0, count * SIGINFO_SIZE, SIGINFO_SIZE)]
 
 
@@ -103,7 +80,7 @@ def adopt(pid: int, tids: Sequence[int], timeout: float = 5.0) -> list[Thread]:
     return threads
 
 
-def look(pid: int, threads: Sequence[Thread]) -> None:
+def capture(pid: int, threads: Sequence[Thread]) -> None:
     """Thread.capture() of each: they have stopped. Errors: OSError."""
     stops = [thread.group_stop for thread in threads]
     for error in _stop(pid, threads, _DONE, 0.0).values():
@@ -123,7 +100,7 @@ def _stop(pid: int, threads: Sequence[Thread], how: int, timeout: float, options
         if error:
             wrong[thread.tid] = OSError(error, f"waiting for {thread.tid}: {os.strerror(error)}")
             continue
-        for info in _split(infos, signals) if signals else ():
+        for info in split(infos, signals) if signals else ():
             thread.keep(info)
         thread.group_stop = group_stop
         kept = (rseq + 8, section.to_bytes(8, "little")) if section else None
@@ -135,7 +112,7 @@ def _stop(pid: int, threads: Sequence[Thread], how: int, timeout: float, options
 
 
 def rseqs(threads: Sequence[Thread]) -> list[tuple[int, int, int]]:
-    """Where the restartable sequences of each are registered: address, size, signature; zeros: nowhere."""
+    """Return where the restartable sequences of each are registered: address, size, signature; zeros: nowhere."""
     data = bytearray(_RSEQ.size * len(threads))
     _native().inject_many_rseq(_tids(threads), (ctypes.c_char * len(data)).from_buffer(data), len(threads))
     return [(address, size, signature) for address, size, signature, _, _ in _RSEQ.iter_unpack(data)]
@@ -145,7 +122,7 @@ def states(threads: Sequence[Thread]) -> list[tuple[bytes, tuple[int, int], bool
     """Of each its extended state, its robust list (head, length), and whether signals wait for it alone. Errors: OSError."""
     found: list[tuple[bytes, tuple[int, int], bool]] = []
     while len(found) < len(threads):
-        # The first tells how much it is, on this processor. Memory that has been used is worth more than one call for all.
+        # The first reports how much it is, on this processor. Memory that has been used is worth more than one call for all.
         each, first = (_room_of(found[0][0]), len(found)) if found else (STATE_ROOM, 0)
         some = threads[first : first + _AT_ONCE] if found else threads[:1]
         data, room = bytearray(_KEPT.size * len(some)), ctypes.create_string_buffer(each * len(some))
@@ -170,7 +147,7 @@ def waited_for(threads: Sequence[Thread]) -> list[bool]:
     """Of each, whether signals wait for it alone. Errors: OSError."""
     found = (ctypes.c_int32 * len(threads))()
     _native().inject_many_waits(_tids(threads), found, len(threads))
-    _raise(threads, [min(0, waits) and -waits for waits in found], "pending signals of")
+    check_each(threads, [min(0, waits) and -waits for waits in found], "pending signals of")
     return [waits > 0 for waits in found]
 
 
@@ -184,19 +161,19 @@ def interrupt(tids: Sequence[int]) -> None:
 
 
 def reports(tids: Sequence[int], timeout: float) -> list[int | None]:
-    """The next report of each thread (as waitpid has it), of all of which one is due; None: it has ended unseen, or reports nothing in the
-    seconds that there are for all."""
+    """Return the next report of each thread (as waitpid has it), of all of which one is due; None: it has ended unseen, or reports nothing
+    in the seconds that there are for all."""
     found = (ctypes.c_int32 * len(tids))()
     _native().inject_many_await((ctypes.c_int32 * len(tids))(*tids), found, len(tids), int(timeout * 1e6))
     return [status if status >= 0 else None for status in found]
 
 
 def have_ended(tids: Sequence[int]) -> bool:
-    """Whether any of these traced threads has; that can still be waited for afterwards. Errors: ChildProcessError."""
+    """Return whether any of these traced threads has; that can still be waited for afterwards. Errors: ChildProcessError."""
     return bool(check(_native().inject_many_ended((ctypes.c_int32 * len(tids))(*tids), len(tids)), "threads"))
 
 
-def set_states(threads: Sequence[Thread], wanted: Sequence[bytes]) -> None:
+def set_extended_states(threads: Sequence[Thread], wanted: Sequence[bytes]) -> None:
     """Gives each its extended state. Errors: OSError."""
     for first in range(0, len(threads), 256):
         some, data = threads[first : first + 256], wanted[first : first + 256]
@@ -204,11 +181,11 @@ def set_states(threads: Sequence[Thread], wanted: Sequence[bytes]) -> None:
         joined = b"".join(state.ljust(room, b"\0") for state in data)
         errors, sizes = (ctypes.c_int32 * len(some))(), (ctypes.c_int64 * len(some))(*map(len, data))
         _native().inject_many_set_states(_tids(some), errors, len(some), joined, sizes, room)
-        _raise(some, list(errors), "extended state of")
+        check_each(some, list(errors), "extended state of")
 
 
 def filtered(threads: Sequence[Thread], beneath: int = 0) -> set[int]:
-    """tids of those that have seccomp filters beyond the oldest `beneath`, or are such that it cannot be told."""
+    """tids of those that have seccomp filters beyond the oldest `beneath`, or are such that this is not known."""
     found = (ctypes.c_int32 * len(threads))()
     _native().inject_many_filtered(_tids(threads), found, len(threads), beneath)
     return {thread.tid for thread, is_so in zip(threads, found, strict=True) if is_so}
@@ -228,7 +205,8 @@ def robust_lists(threads: Sequence[Thread]) -> list[tuple[int, int]]:
     return found
 
 
-def _raise(threads: Sequence[Thread], errors: Sequence[int], what: str) -> None:
+def check_each(threads: Sequence[Thread], errors: Sequence[int], what: str) -> None:
+    """Raise OSError for the first thread whose errno is not 0."""
     if any(errors):
         for thread, error in zip(threads, errors, strict=True):
             check(-error, f"{what} {thread.tid}")
@@ -252,7 +230,7 @@ def restore(threads: Sequence[Thread]) -> dict[int, OSError]:
     """Thread.restore() of each; what went wrong, by tid."""
     wrong: dict[int, OSError] = {}
     are_few = len(threads) < FEW
-    alone = [thread for thread in threads if are_few or (thread.is_in_call and thread.has_refuge) or len(thread.in_hand) > 1]
+    alone = [thread for thread in threads if are_few or (thread.is_in_call and thread.has_pause_loop) or len(thread.in_hand) > 1]
     for thread in alone:
         try:
             thread.restore()
@@ -273,7 +251,7 @@ def restore(threads: Sequence[Thread]) -> dict[int, OSError]:
             data, index * _STANDING.size, thread.tid, 0, 0, 0, 0, 0, 0, 0, b"", bytes(registers), thread.signal_mask, at - 8,
             int.from_bytes(section, "little"), 0, 0,
         )  # fmt: skip
-    _native().inject_many_restore(rest[0].pid, (ctypes.c_char * len(data)).from_buffer(data), len(rest), rest[0].has_refuge)
+    _native().inject_many_restore(rest[0].pid, (ctypes.c_char * len(data)).from_buffer(data), len(rest), rest[0].has_pause_loop)
     for thread, found in zip(rest, _STANDING.iter_unpack(data), strict=True):
         if found[1]:
             wrong[thread.tid] = OSError(found[1], f"registers of {thread.tid}: {os.strerror(found[1])}")
@@ -325,148 +303,3 @@ def _detach(threads: Sequence[Thread]) -> dict[int, OSError]:
 def _wrong(threads: Sequence[Thread], errors: Sequence[int], what: str) -> dict[int, OSError]:
     wrong = [(thread.tid, error) for thread, error in zip(threads, errors, strict=True) if error]
     return {tid: OSError(error, f"{what} of {tid}: {os.strerror(error)}") for tid, error in wrong}
-
-
-# -- calls
-
-
-def block(threads: Sequence[Thread]) -> None:
-    """Thread.block_signals() of all threads of a process that has a refuge. Errors: OSError."""
-    _block([thread for thread in threads if not thread.is_blocked], U64, threads[0].instruction + refuge.AFTER_CALL)
-    for thread in threads:
-        thread.is_blocked = True
-
-
-def _block(threads: Sequence[Thread], mask: int, instruction: int) -> None:
-    if not threads:
-        return
-    data = _parts(threads, [0] * len(threads), [0] * len(threads))
-    _native().inject_many_block((ctypes.c_char * len(data)).from_buffer(data), len(threads), mask, instruction)
-    _raise(threads, _words(data, 1, _PART.size), "signal mask of")
-
-
-def _parts(threads: Sequence[Thread], first: Sequence[int], count: Sequence[int], stack: int = 0) -> bytearray:
-    data = bytearray(_PART.size * len(threads))
-    for index, thread in enumerate(threads):
-        registers = thread.registers
-        if stack:
-            registers = registers.copy()
-            registers.rsp = stack
-        _PART.pack_into(data, index * _PART.size, thread.tid, 0, first[index], count[index], 0, 0, b"", bytes(registers))
-    return data
-
-
-def _words(data: bytearray, number: int, each: int) -> list[int]:
-    """The 32-bit word of that number of every structure, which has so many bytes."""
-    return memoryview(data).cast("i")[number :: each // 4].tolist()
-
-
-@contextmanager
-def code(frozen: Frozen) -> Iterator[int]:
-    """An address in a process that stands still by which many calls are made at once: of its refuge, or of a page of its own meanwhile;
-    0: it has few threads, or may not map more. Errors: OSError."""
-    if len(frozen.threads) < FEW:
-        yield 0
-    elif frozen.leader.has_refuge:
-        yield frozen.instruction - refuge.ONE
-    elif frozen.batch_code:
-        yield frozen.batch_code
-    else:
-        try:
-            page = frozen.call(SYS.mmap, 0, _PAGE, _PROT_READ_EXEC, _PRIVATE_ANONYMOUS, -1, 0)
-        except OSError as error:
-            if error.errno not in (errno.ENOMEM, errno.EAGAIN, errno.EACCES, errno.EPERM):
-                raise
-            yield 0
-            return
-        try:
-            frozen.write_forced(page, refuge.CODE)
-            yield page
-        finally:
-            try:
-                frozen.call(SYS.munmap, page, _PAGE)
-            except ProcessLookupError:
-                pass  # it ended meanwhile, and its memory with it
-
-
-def calls(
-    frozen: Frozen, wanted: Sequence[tuple[Thread, Sequence[Call]]], batch: int, room: int, size: int, stack: int = 0
-) -> list[list[int]]:
-    """Makes these calls in these threads, those of one in order; returns their results (negative errno), by thread. batch: of code(); 0:
-    one after another. room: `size` bytes of memory that can be used. stack: where their stack pointers are meanwhile, if not where they
-    are. Errors: OSError, as Thread.call() has them."""
-    if not batch:
-        return [_alone(thread, some, room, stack) for thread, some in wanted]
-    made: list[list[int]] = []
-    at_once, first = size // CALL_ROOM, 0
-    while first < len(wanted):
-        last, total = first, 0
-        while last < len(wanted) and total + len(wanted[last][1]) <= at_once:
-            total += len(wanted[last][1])
-            last += 1
-        if last == first:
-            raise OSError(errno.ENOMEM, "no room for the calls of one thread")
-        some = wanted[first:last]
-        table = bytearray(b"".join(packed(*one) for _, calls in some for one in calls))
-        made += _at_once(frozen, [thread for thread, _ in some], [len(calls) for _, calls in some], table, batch, room, stack)
-        first = last
-    return made
-
-
-def alike(frozen: Frozen, threads: Sequence[Thread], first: Sequence[Call], second: Sequence[Call], batch: int, room: int,
-          stack: int = 0) -> list[list[int]]:  # fmt: skip
-    """The same where the calls of all threads are those of the first two, but for addresses, which lie as far apart from each to the next.
-    There is room for all. Errors: as calls()."""
-    rows = [b"".join(packed(*one) for one in some) for some in (first, second)]
-    table = bytearray(b"".join(rows[: len(threads)]).ljust(len(rows[0]) * len(threads), b"\0"))
-    _native().inject_many_go_on((ctypes.c_char * len(table)).from_buffer(table), len(rows[0]) // 8, len(threads))
-    return _at_once(frozen, threads, [len(first)] * len(threads), table, batch, room, stack)
-
-
-def _alone(thread: Thread, wanted: Sequence[Call], room: int, stack: int) -> list[int]:
-    registers = thread.registers
-    if stack:
-        thread.registers = registers.copy()
-        thread.registers.rsp = stack
-    try:
-        return thread.calls(wanted, room)
-    finally:
-        thread.registers = registers
-
-
-def _at_once(
-    frozen: Frozen, threads: Sequence[Thread], counts: Sequence[int], table: bytearray, batch: int, room: int, stack: int
-) -> list[list[int]]:
-    """The calls of `table`, so many for each thread."""
-    mask = 0
-    if frozen.leader.has_refuge:
-        block(list(frozen.threads.values()))
-    else:
-        mask = _ALL_BUT_TRAP
-    firsts = [0, *itertools.accumulate(counts[:-1])]
-    parts, total = _parts(threads, firsts, counts, stack), sum(counts)
-    result = _native().inject_many_call(
-        frozen.pid, batch, mask, (ctypes.c_char * len(parts)).from_buffer(parts), len(threads), room,
-        (ctypes.c_char * len(table)).from_buffer(table), total, int(frozen.leader.call_timeout * 1e6),
-    )  # fmt: skip
-    for index, (thread, deferred) in enumerate(zip(threads, _words(parts, _DEFERRED_AT, _PART.size), strict=True)):
-        kept = _PART.unpack_from(parts, index * _PART.size)[6] if deferred else b""
-        thread.has_called_many(_split(kept, deferred) if deferred else ())
-    _raise(threads, _words(parts, 1, _PART.size), "calls in")
-    check(result, f"calls in {frozen.pid}")
-    results = results_of(table)
-    return [results[first : first + count] for first, count in zip(firsts, counts, strict=True)]
-
-
-def check_all(wanted: Sequence[tuple[Thread, Sequence[Call]]], results: Sequence[Sequence[int]]) -> None:
-    """Each of them must have succeeded. Errors: OSError."""
-    for (thread, some), found in zip(wanted, results, strict=True):
-        for one, result in zip(some, found, strict=True):
-            if result < 0:
-                check(result, f"{NAMES.get(one[0], one[0])} in {thread.tid}")
-
-
-__all__ = [
-    "CALL_ROOM", "FEW", "SOON", "adopt", "alike", "block", "calls", "check_all", "code", "detach", "filtered", "have_ended", "look",
-    "proceed", "reports", "restore", "resume", "robust_lists", "rseqs", "seize", "set_options", "set_states", "states",
-]  # fmt: skip

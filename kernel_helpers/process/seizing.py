@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -12,21 +13,23 @@ from pathlib import Path
 from types import TracebackType
 
 from kernel_helpers.calls.numbers import NAMES
-from kernel_helpers.errors import MoveRefused
+from kernel_helpers.common.errors import MoveRefused
 from kernel_helpers.inspection import places
-from kernel_helpers.process import many, refuge
-from kernel_helpers.process.inject import PTRACE_O_SUSPEND_SECCOMP, PTRACE_O_TRACESYSGOOD, Thread, check, functions
+from kernel_helpers.process import many, many_calls, pause_loop
+from kernel_helpers.process.injection.native import PTRACE_O_SUSPEND_SECCOMP, PTRACE_O_TRACESYSGOOD, check, functions, read_memory
 from kernel_helpers.process.journal import Journal, Signals
 from kernel_helpers.process.syscalls import waits
+from kernel_helpers.process.thread import Thread
 
 RED_ZONE = 128
-FEW = 32
-"""Calls that are made one by one: for so many a batch is not worth its stop."""
+FEW = 3
+"""Fewer calls are made one by one: a batch takes as long as two, however many it has."""
 _CALL_ROOM = 64
 """Bytes for each call of a batch (Thread.calls)."""
 DISPATCHES = "its system calls are dispatched to itself (PR_SET_SYSCALL_USER_DISPATCH)"
 FILTERED = "it runs under seccomp, and farhome may not look past that here"
 WALL = 0x40000000
+_SYSCALL = b"\x0f\x05"
 
 
 class Frozen:
@@ -39,7 +42,7 @@ class Frozen:
         self._instruction = 0
         self._journal: Journal | None = None
         self.batch_code = 0
-        """where the code of a refuge is, by which the leader makes many calls at once; 0: nowhere"""
+        """where the code of a pause loop is, by which the leader makes many calls at once; 0: nowhere"""
         self.instruction = instruction or find_instruction(pid)
 
     def __enter__(self) -> Frozen:
@@ -62,30 +65,31 @@ class Frozen:
 
     def keep(self, journal: Journal) -> None:
         """Before the first call: what it is is written down, and should we be killed it waits until it is put back by that. Without a
-        word where there is no refuge for it. Errors: OSError."""
-        address = refuge.make(self)
+        word where there is no pause loop for it. Errors: OSError."""
+        address = pause_loop.make(self)
         if address:
-            self.instruction = address + refuge.ONE
+            self.instruction = address + pause_loop.ONE
             journal.write(self)
             self._journal = journal
-            self._give_refuge(True)
+            self._give_pause_loop(True)
 
     def end_journal(self) -> None:
         """It is as it was, or what it was does not matter any more. Errors: OSError."""
         if self._journal is not None:
-            self._give_refuge(False)
+            self._give_pause_loop(False)
             self._journal.end()
             self._journal = None
 
-    def _give_refuge(self, is_there: bool) -> None:
+    def _give_pause_loop(self, is_there: bool) -> None:
         threads = tuple(self.threads.values())
         for thread in threads:
             thread.companions = threads if is_there else ()
+            thread.block_companions = functools.partial(many_calls.block, threads) if is_there and len(threads) >= many.FEW else None
         if is_there:
             for error in many.set_options(threads, lambda thread: thread.options | PTRACE_O_TRACESYSGOOD).values():
                 raise error
             if len(threads) >= many.FEW:
-                many.block(threads)
+                many_calls.block(threads)
 
     def note_signals(self, signals: Signals) -> None:
         """These are in none of its queues, and have to be put back. Errors: OSError."""
@@ -103,7 +107,7 @@ class Frozen:
         return True
 
     def _note_memory(self, address: int, was: bytes | None) -> None:
-        """None: it is as it was, which the next word in the journal may tell: as long as nothing runs it does no harm to put it back."""
+        """None: it is as it was, which the next word in the journal may say: as long as nothing runs it does no harm to put it back."""
         if self._journal is not None:
             self._journal.memory.pop(address, None)
             if was is not None:
@@ -252,7 +256,7 @@ class Frozen:
 
 def _take_death(thread: Thread, timeout: float = 5.0) -> None:
     """A dead tracee is hidden from its parent until its tracer has waited for it. If we are the parent, the main
-    thread's death is left for whoever waits for the process."""
+    thread's death is left for the process's own wait."""
     if thread.tid == thread.pid and parent_of(thread.pid) == os.getpid():
         return
     end = time.monotonic() + timeout
@@ -267,7 +271,7 @@ def _take_death(thread: Thread, timeout: float = 5.0) -> None:
 
 
 def parent_of(pid: int) -> int:
-    """The id of a process's parent; 0: it has ended."""
+    """Return the id of a process's parent; 0: it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return int(stat.read().rsplit(b")", 1)[1].split()[1])
@@ -276,7 +280,7 @@ def parent_of(pid: int) -> int:
 
 
 def find_instruction(pid: int) -> int:
-    """Address of a `syscall` instruction: in the vdso, else in any executable mapping. Errors: OSError ENOEXEC."""
+    """Return address of a `syscall` instruction: in the vdso, else in any executable mapping. Errors: OSError ENOEXEC."""
     asked = places.of_instructions(pid)
     candidates = [(place.path != "[vdso]", place.start, place.end) for place in asked or () if place.path != "[vsyscall]"]
     if asked is None:
@@ -290,12 +294,17 @@ def find_instruction(pid: int) -> int:
     try:
         for _, start, end in sorted(candidates):
             for at in range(start, end, 1 << 20):
-                found = os.pread(descriptor, min(end - at, (1 << 20) + 1), at).find(b"\x0f\x05")
+                found = os.pread(descriptor, min(end - at, (1 << 20) + 1), at).find(_SYSCALL)
                 if found >= 0:
                     return at + found
     finally:
         os.close(descriptor)
     raise OSError(errno.ENOEXEC, f"process {pid} has no syscall instruction")
+
+
+def is_instruction(pid: int, address: int) -> bool:
+    """Whether a `syscall` instruction is there (still)."""
+    return read_memory(pid, address, len(_SYSCALL)) == _SYSCALL
 
 
 def _threads_of(pid: int) -> list[int]:

@@ -112,7 +112,7 @@ class Registers(ctypes.Structure):
 
 
 def signed(value: int) -> int:
-    """A register's 64 bits as a signed number."""
+    """Return a register's 64 bits as a signed number."""
     if 0 <= value < 1 << 63:
         return value
     value &= U64
@@ -120,7 +120,7 @@ def signed(value: int) -> int:
 
 
 def is_ended_by_stop(registers: Registers) -> bool:
-    """Whether they are those of a call that a mere ptrace stop has ended with EINTR."""
+    """Return whether they are those of a call that a mere ptrace stop has ended with EINTR."""
     return signed(registers.rax) == -errno.EINTR and signed(registers.orig_rax) in _INTERRUPTED_BY_STOP
 
 
@@ -172,7 +172,7 @@ def put_back(registers: Registers, own: int, in_force: int) -> None:
 
 
 def before_call(registers: Registers) -> int | None:
-    """The number of the call, of those that a signal can end, that a thread in user mode makes next if it stands at a `syscall`
+    """Return the number of the call, of those that a signal can end, that a thread in user mode makes next if it stands at a `syscall`
     instruction; None: it makes no such call."""
     number = signed(registers.rax)
     return number if signed(registers.orig_rax) < 0 and number in _ENDED_BY_SIGNALS else None
@@ -197,5 +197,6 @@ def syscall_at(registers: Registers) -> tuple[int, int] | None:
 
 
 def waits(registers: Registers) -> bool:
-    """Whether a thread that stands still is likely to wait again when it goes on: it was stopped in a call that waits, or makes it anew."""
+    """Return whether a thread that stands still is likely to wait again when it goes on: it was stopped in a call that waits, or makes it
+    anew."""
     return (registers.rax if signed(registers.orig_rax) < 0 else registers.orig_rax) in _WAITING

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import struct
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _followed: set[int] = set()
 
 STOPPING = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+_SIGNAL_STATE = re.compile(rb"\nState:\t(.).*\nSigPnd:\t(\w+)\nShdPnd:\t(\w+)\nSigBlk:\t(\w+)\nSigIgn:\t(\w+)\nSigCgt:\t(\w+)\n", re.DOTALL)
 IGNORED_BY_DEFAULT = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
 
 
@@ -86,7 +88,7 @@ class Stop:
 
 
 def decode(tid: int, status: int) -> Stop:
-    """A Stop out of waitpid's status word."""
+    """Return a Stop out of waitpid's status word."""
     if os.WIFEXITED(status):
         return Stop(tid, Cause.EXITED, os.WEXITSTATUS(status))
     if os.WIFSIGNALED(status):
@@ -101,8 +103,20 @@ def decode(tid: int, status: int) -> Stop:
     return Stop(tid, Cause.OTHER if event else Cause.SIGNAL, number)
 
 
+def stops_for_signal(tid: int) -> bool:
+    """Return whether a thread is about to report a stop for a signal that neither stops a process nor continues it. It still reports that
+    afterwards (WNOWAIT)."""
+    try:
+        found = os.waitid(os.P_PID, tid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _WALL)
+    except ChildProcessError:
+        return False
+    if found is None or found.si_code != os.CLD_TRAPPED:
+        return False
+    return found.si_status < 65 and found.si_status not in (*STOPPING, signal.SIGCONT)  # other stops have an event beside the number
+
+
 def poll(tids: list[int]) -> list[Stop]:
-    """What has happened to these threads since the last call; never blocks. A thread that is gone unseen is reported killed."""
+    """Return what has happened to these threads since the last call; never blocks. A thread that is gone unseen is reported killed."""
     found = []
     for tid in tids:
         try:
@@ -123,7 +137,7 @@ def signal_info(tid: int) -> bytes:
 
 
 def event_message(tid: int) -> int:
-    """What the event that a thread stands in tells; of EXECUTED, the thread's id before."""
+    """Return what the message of the event that a thread stands in; of EXECUTED, the thread's id before."""
     message = ctypes.c_ulong()
     ptrace(PTRACE_GETEVENTMSG, tid, 0, ctypes.addressof(message))
     return message.value
@@ -136,7 +150,7 @@ def set_signal_info(tid: int, info: bytes) -> None:
 
 
 def signal_mask(tid: int) -> int:
-    """What a stopped thread blocks; bit n-1 is signal n."""
+    """Return what a stopped thread blocks; bit n-1 is signal n."""
     mask = ctypes.c_uint64()
     ptrace(PTRACE_GETSIGMASK, tid, ctypes.sizeof(mask), ctypes.addressof(mask))
     return mask.value
@@ -154,7 +168,7 @@ def is_void(number: int, pid: int, tid: int) -> bool:
 
 
 def signal_number(info: bytes) -> int:
-    """Which signal a siginfo tells of."""
+    """Return which signal a siginfo reports."""
     return int.from_bytes(info[:4], "little")
 
 
@@ -164,7 +178,7 @@ def signal_code(info: bytes) -> int:
 
 
 def proceed(tid: int, number: int = 0) -> None:
-    """Lets a stopped thread run, with a signal. A thread that died meanwhile is no error: waitpid will tell."""
+    """Lets a stopped thread run, with a signal. A thread that died meanwhile is no error: waitpid will report it."""
     _quietly(PTRACE_SYSCALL if tid in _followed else PTRACE_CONT, tid, number)
 
 
@@ -262,43 +276,44 @@ class SignalState:
     runs: bool = False
 
     def is_blocked(self, number: int) -> bool:
-        """Whether the thread blocks it."""
+        """Return whether the thread blocks it."""
         return bool(self.blocked >> (number - 1) & 1)
 
     def is_caught(self, number: int) -> bool:
-        """Whether a handler is installed."""
+        """Return whether a handler is installed."""
         return bool(self.caught >> (number - 1) & 1)
 
     def is_ignored(self, number: int) -> bool:
-        """Whether it would be dropped: ignored explicitly, or by default without a handler."""
+        """Return whether it would be dropped: ignored explicitly, or by default without a handler."""
         if self.ignored >> (number - 1) & 1:
             return True
         return number in IGNORED_BY_DEFAULT and not self.is_caught(number)
 
     def has(self, number: int) -> bool:
-        """Whether it is pending."""
+        """Return whether it is pending."""
         return bool((self.pending | self.shared_pending) >> (number - 1) & 1)
 
     def voids(self, number: int) -> bool:
-        """Whether SIGCONT waits, which ends what a stop signal of that number, taken before, would begin: the kernel drops those that wait
-        still (signal.c, prepare_signal), of those in the hand of a tracer it does not know."""
+        """Return whether SIGCONT waits, which ends what a stop signal of that number, taken before, would begin: the kernel drops those
+        that wait still (signal.c, prepare_signal), of those in the hand of a tracer it does not know."""
         return number in STOPPING and self.has(signal.SIGCONT)
 
     def deliverable(self) -> bool:
-        """Whether something pending waits for this thread only because it is inside a call."""
+        """Return whether something pending waits for this thread only because it is inside a call."""
         return bool((self.pending | self.shared_pending) & ~self.blocked)
 
     def let_in(self, mask: int) -> bool:
-        """Whether something pending is not blocked by this mask, which a call has in place of the thread's own (ppoll and its like)."""
+        """Return whether something pending is not blocked by this mask, which a call has in place of the thread's own (ppoll and its
+        like)."""
         return bool((self.pending | self.shared_pending) & ~mask)
 
     def withheld(self, mask: int) -> bool:
-        """Whether something pending for the process is blocked by this mask, but not by the thread."""
+        """Return whether something pending for the process is blocked by this mask, but not by the thread."""
         return bool(self.shared_pending & ~self.blocked & mask)
 
 
 def is_dead(tid: int) -> bool:
-    """Whether a thread has ended. A main thread that has cannot be waited for before the other threads have been."""
+    """Return whether a thread has ended. A main thread that has cannot be waited for before the other threads have been."""
     try:
         return Path(f"/proc/{tid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -306,7 +321,7 @@ def is_dead(tid: int) -> bool:
 
 
 def processor_time(pid: int, tid: int) -> float:
-    """Seconds of processor time that a thread has used, as of its last turn or tick. Errors: ProcessLookupError if it is gone."""
+    """Return seconds of processor time that a thread has used, as of its last turn or tick. Errors: ProcessLookupError if it is gone."""
     try:
         return int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[0]) / 1e9  # sched_info; to the nanosecond
     except (FileNotFoundError, ProcessLookupError):
@@ -321,9 +336,12 @@ def processor_time(pid: int, tid: int) -> float:
 def signal_state(pid: int, tid: int) -> SignalState:
     """Errors: ProcessLookupError if it is gone."""
     try:
-        text = Path(f"/proc/{pid}/task/{tid}/status").read_text()
+        with open(f"/proc/{pid}/task/{tid}/status", "rb", buffering=0) as status:
+            text = status.read()
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(3, "gone", str(tid)) from None
-    values = dict(line.split(":", 1) for line in text.splitlines() if line.startswith(("Sig", "Shd", "State:")))
-    pending, shared, blocked, ignored, caught = (int(values[name], 16) for name in ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"))
-    return SignalState(pending, shared, blocked, ignored, caught, values["State"].startswith("\tt"), values["State"].startswith("\tR"))
+    found = _SIGNAL_STATE.search(text)
+    if found is None:
+        raise ProcessLookupError(3, "gone", str(tid))
+    pending, shared, blocked, ignored, caught = (int(mask, 16) for mask in found.groups()[1:])
+    return SignalState(pending, shared, blocked, ignored, caught, found[1] == b"t", found[1] == b"R")

@@ -1,4 +1,4 @@
-/* What stream.c and tls.c share. */
+/* What the files of this folder share. */
 #ifndef FARHOME_STREAM_INNER_H
 #define FARHOME_STREAM_INNER_H
 #include "stream/stream.h"
@@ -8,10 +8,13 @@
 
 #define RECORD 16384u              /* bytes of content in a record, at most */
 #define RECORD_ROOM (RECORD + 512) /* and what is around it */
+#define RECORDS_OF_A_KEY (1u << 23) /* RFC 8446, 5.5: AES-GCM wants another after 2^24.5 */
 #define IN_ROOM (64u << 10)
 #define OUT_ROOM (8 * RECORD_ROOM)
 
 struct stream {
+	const struct stream_kind *kind;   /* NULL: it has a socket */
+	void *owner;
 	int socket;
 	SSL *tls;                         /* NULL: plain */
 	bool kernel_sends, kernel_receives; /* kTLS */
@@ -25,5 +28,8 @@ struct stream {
 
 /* From here on records go through the buffers of the stream. 0 or -ENOMEM. */
 int stream_take_records(struct stream *stream);
+
+/* Before a call of TLS whose error is to be asked for. */
+void stream_forget_errors(void);
 
 #endif

@@ -15,13 +15,22 @@ struct stream;
 
 /* Of a connected socket, which is the stream's; without TLS. NULL: no memory. */
 struct stream *stream_plain(int socket);
+/* One whose bytes go another way than by a socket: what is done with it is done by these, with the owner. It is asked for no more than
+ * to receive, send, be shut and be closed; of `send` the vector is as stream_send() has it. */
+struct stream_kind {
+	ssize_t (*receive)(void *owner, void *to, size_t size, bool wait);
+	int (*send)(void *owner, struct iovec *vector, size_t count);
+	void (*shut)(void *owner);
+	void (*close)(void *owner);
+};
+struct stream *stream_of(const struct stream_kind *kind, void *owner);
 /* Its socket stays open. */
 void stream_release(struct stream *stream);
 void stream_close(struct stream *stream);
 int stream_socket(const struct stream *stream);
 /* Of so much content that is still to come, how many bytes the socket is sure to have. */
 size_t stream_least(const struct stream *stream, size_t size);
-/* Whoever reads or writes returns. */
+/* Threads that read or write return. */
 void stream_shut(struct stream *stream);
 /* The socket, too, waits from now on where it is asked to. */
 void stream_wait_in_kernel(struct stream *stream);

@@ -1,4 +1,4 @@
-"""Python face of stream.c and tls.c: data connections, encrypted and proven by a secret."""
+"""Data connections, encrypted and proven by a secret."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def _raise(result: int, what: str) -> None:
         raise OSError(-result, f"{os.strerror(-result)}: {what}")
 
 
-class Sealed:
+class Encrypted:
     """A data connection after its handshake. As a socket's: blocking, with a timeout (seconds) for each operation. One thread may read
     while another one writes, and any may close it."""
 
     def __init__(self, connection: socket.socket, handle: int, role: str) -> None:
-        """Use open_sealed()."""
+        """Use open_encrypted()."""
         self.role = role
         self._socket = connection
         self._handle = handle
@@ -83,7 +83,7 @@ class Sealed:
                     self._end()
 
     def give(self) -> int:
-        """The C object, with its socket, for who ends it. Errors: OSError: it is closed, or in use."""
+        """Return the C object, with its socket, for who ends it. Errors: OSError: it is closed, or in use."""
         with self._lock:
             if self._is_closed or self._uses:
                 raise OSError(errno.EBADF, "the connection is closed, or in use")
@@ -119,7 +119,7 @@ class Sealed:
         return -1 if self._is_closed else self._socket.fileno()
 
     def getpeername(self) -> tuple[str, int]:
-        """Address and port. Errors: OSError."""
+        """Return address and port. Errors: OSError."""
         host, port, *_ = self._socket.getpeername()
         return str(host), int(port)
 
@@ -128,7 +128,7 @@ class Sealed:
         self._timeout = timeout
 
     def shutdown(self, how: int) -> None:
-        """Whoever reads or writes returns. Errors: OSError."""
+        """Makes threads return that read or write. Errors: OSError."""
         self._socket.shutdown(how)
 
     @property
@@ -150,7 +150,7 @@ class Sealed:
             return bool(_native().farhome_stream_is_secret(handle))
 
     def wear_key(self) -> None:
-        """Has another key seal what is written next, as happens after some million records."""
+        """Has another key encrypt what is written next, as happens after some million records."""
         with self.lend() as handle:
             _native().farhome_stream_wear_key(handle)
 
@@ -188,15 +188,15 @@ class Sealed:
         return sent
 
 
-Connection = socket.socket | Sealed
+Connection = socket.socket | Encrypted
 """Sockets as they are serve tests, and the unix sockets of a node."""
 
 
-def open_sealed(connection: socket.socket, secret: bytes, role: str | None, timeout: float, plain: bool = False) -> Sealed:
-    """The handshake, within `timeout` seconds, by who has connected and wants that role, or (None) by who has accepted. plain: it need
-    not be encrypted, if the other side does not want it either.
+def open_encrypted(connection: socket.socket, secret: bytes, role: str | None, timeout: float, plain: bool = False) -> Encrypted:
+    """Make the handshake, within `timeout` seconds, by who has connected and wants that role, or (None) by who has accepted. plain: it
+    need not be encrypted, if the other side does not want it either.
 
-    Errors: NotProven, OSError (TimeoutError). The socket is the Sealed's afterwards, but not after an error.
+    Errors: NotProven, OSError (TimeoutError). The socket is the Encrypted's afterwards, but not after an error.
     """
     name = ctypes.create_string_buffer((role or "").encode(), ROLE_ROOM)
     made = ctypes.c_void_p()
@@ -207,13 +207,13 @@ def open_sealed(connection: socket.socket, secret: bytes, role: str | None, time
         raise NotProven
     _raise(result, "the handshake of a data connection")
     assert made.value is not None
-    return Sealed(connection, made.value, name.value.decode("ascii", "replace"))
+    return Encrypted(connection, made.value, name.value.decode("ascii", "replace"))
 
 
 @contextmanager
 def lent(connection: Connection | int) -> Iterator[int]:
     """The C object of a connection, for as long as it is used; a plain one of what is only a socket, or its descriptor. Errors: OSError."""
-    if isinstance(connection, Sealed):
+    if isinstance(connection, Encrypted):
         with connection.lend() as handle:
             yield handle
         return
@@ -228,8 +228,8 @@ def lent(connection: Connection | int) -> Iterator[int]:
 
 
 def given(connection: Connection | int) -> int:
-    """The C object of a connection, for C code that keeps it, and closes it. Errors: OSError."""
-    if isinstance(connection, Sealed):
+    """Return the C object of a connection, for C code that keeps it, and closes it. Errors: OSError."""
+    if isinstance(connection, Encrypted):
         return connection.give()
     handle = _native().stream_plain(connection if isinstance(connection, int) else connection.detach())
     if not handle:
@@ -238,10 +238,10 @@ def given(connection: Connection | int) -> int:
 
 
 def holds(connection: Connection) -> bool:
-    """Whether something can be read though the descriptor may not say so."""
-    return isinstance(connection, Sealed) and connection.fileno() >= 0 and connection.holds
+    """Return whether something can be read though the descriptor may not say so."""
+    return isinstance(connection, Encrypted) and connection.fileno() >= 0 and connection.holds
 
 
 def splices(connection: Connection) -> bool:
-    """Whether a pipe can be emptied into its socket."""
-    return connection.splices if isinstance(connection, Sealed) else True
+    """Return whether a pipe can be emptied into its socket."""
+    return connection.splices if isinstance(connection, Encrypted) else True

@@ -148,7 +148,7 @@ static int shake(const struct stream *stream, int timeout_ms)
 
 /*
  * A stream over a connected socket, which waits for nothing from now on (O_NONBLOCK); the socket is the caller's in any case. role (of
- * STREAM_ROLE bytes, with its NUL): what the caller wants, or, of a listener, what it is told. plain: it need not be secret if the
+ * STREAM_ROLE bytes, with its NUL): what the caller wants, or, of a listener, what the caller wants. plain: it need not be secret if the
  * other side does not want it either. Returns 0 or -errno: -EPROTO, the other side does not hold the secret, or speaks something else.
  */
 int farhome_stream_open(int socket, int listens, char *role, const void *secret, size_t size, int plain, int timeout_ms,

@@ -35,6 +35,6 @@ struct rusage;
 void account_add_to_usage(struct rusage *usage, const struct used *used);
 /* The same of the process and each thread that there still is, `room` at most: how many, or -ENOMEM. */
 int account_used_by_each(struct account *a, struct row *rows, unsigned room);
-/* Adds it to what a call that thread `host_tid` made has told at home: `length` bytes at `result`. */
+/* Adds it to what a call that thread `host_tid` made has returned at home: `length` bytes at `result`. */
 void account_add(struct account *a, int host_tid, long number, const uint64_t arguments[6], unsigned char *result, size_t length);
 #endif

@@ -85,7 +85,7 @@ class Account:
         return b"" if _native().account_used(self.handle, WHOLE, ctypes.byref(used)) else bytes(used)
 
     def whole(self) -> list[int]:
-        """The same as FIELDS."""
+        """Return the same as FIELDS."""
         used = self.used_by_all()
         return fields(Used.from_buffer_copy(used)) if used else []
 
@@ -95,7 +95,7 @@ class Account:
             raise MemoryError("no memory for an account")
 
     def used(self) -> list[list[int]]:
-        """What was used here and before: [WHOLE, *FIELDS] of the process, [tid as the program sees it, *FIELDS] of each thread
+        """Return what was used here and before: [WHOLE, *FIELDS] of the process, [tid as the program sees it, *FIELDS] of each thread
         that there still is. Errors: MemoryError."""
         data = bytearray(_ROW.size * (1 + len(self._tids)))
         count = _native().account_used_by_each(self.handle, (ctypes.c_char * len(data)).from_buffer(data), 1 + len(self._tids))
@@ -108,10 +108,10 @@ class Account:
         for tid, *used in check(before):
             _native().account_carry(self.handle, tid, ctypes.byref(Used(*used)))
 
-    def add(self, host_tid: int, number: int, arguments: tuple[int, ...], told: bytes) -> bytes:
-        """What home has told in answer to a call of a thread, the guest's own share added."""
-        buffer = ctypes.create_string_buffer(told, len(told))
-        _native().account_add(self.handle, host_tid, number, (ctypes.c_uint64 * 6)(*arguments), buffer, len(told))
+    def add(self, host_tid: int, number: int, arguments: tuple[int, ...], reported: bytes) -> bytes:
+        """Return what home has answered to a call of a thread, the guest's own share added."""
+        buffer = ctypes.create_string_buffer(reported, len(reported))
+        _native().account_add(self.handle, host_tid, number, (ctypes.c_uint64 * 6)(*arguments), buffer, len(reported))
         return buffer.raw
 
     def close(self) -> None:
@@ -154,12 +154,12 @@ def _clock_of(pid: int) -> int:
 
 
 def check_whole(used: Any) -> list[int]:
-    """What Account.whole() gave, after its way over the network; zeros if it is missing. Errors: ValueError."""
+    """Return what Account.whole() gave, after its way over the network; zeros if it is missing. Errors: ValueError."""
     return check([[WHOLE, *used]])[0][1:] if isinstance(used, list) and used else [0] * len(FIELDS)
 
 
 def check(used: Any) -> list[list[int]]:
-    """What used() gave, after its way over the network. Errors: ValueError."""
+    """Return what used() gave, after its way over the network. Errors: ValueError."""
     if not isinstance(used, list) or not all(isinstance(row, list) and len(row) == 1 + len(FIELDS) for row in used):
         raise ValueError("what the guest has used makes no sense")
     values = list(itertools.chain.from_iterable(used))

@@ -11,7 +11,7 @@
 struct process {
 	int pid, parent;
 	uint32_t known_as;
-	struct used by_children;
+	struct used by_children, at_end;
 };
 
 struct ended {
@@ -106,6 +106,8 @@ void children_end(int pid, const struct used *used)
 {
 	pthread_mutex_lock(&lock);
 	struct process *p = process_of(pid);
+	if (p)
+		p->at_end = *used;
 	if (p && p->parent && process_of(p->parent)) {
 		struct ended *one = ended_of(p->parent, p->known_as);
 		if (!one) {
@@ -141,6 +143,14 @@ void children_own(int parent, uint32_t known_as, struct used *used)
 	pthread_mutex_lock(&lock);
 	struct ended *one = ended_of(parent, known_as);
 	*used = one ? one->own : (struct used){0};
+	pthread_mutex_unlock(&lock);
+}
+
+void children_at_end(int pid, struct used *used)
+{
+	pthread_mutex_lock(&lock);
+	struct process *p = process_of(pid);
+	*used = p ? p->at_end : (struct used){0};
 	pthread_mutex_unlock(&lock);
 }
 

@@ -17,6 +17,8 @@ void children_end(int pid, const struct used *used);
 int children_used(int parent, uint32_t known_as, int taken, struct used *used);
 /* Of the same child, without what its own children have used. */
 void children_own(int parent, uint32_t known_as, struct used *used);
+/* What a process has used away that is about to end, or has ended; zeros if it has reported nothing. */
+void children_at_end(int pid, struct used *used);
 /* What a process has used by children that it has waited for. */
 void children_in_all(int pid, struct used *used);
 #endif

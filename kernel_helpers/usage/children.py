@@ -18,6 +18,7 @@ def _native() -> ctypes.CDLL:
         ("children_forget", None, [i]),
         ("children_end", None, [i, pointer]),
         ("children_own", None, [i, u32, pointer]),
+        ("children_at_end", None, [i, pointer]),
         ("children_in_all", None, [i, pointer]),
     )
 
@@ -38,14 +39,21 @@ def end(pid: int, used: Sequence[int]) -> None:
 
 
 def of_child(parent: int, known_as: int) -> Used:
-    """What that child, which its parent has not waited for, has used itself; zeros of one that is not known."""
+    """Return what that child, which its parent has not waited for, has used itself; zeros of one that is not known."""
     found = Used()
     _native().children_own(parent, known_as, ctypes.byref(found))
     return found
 
 
+def at_end(pid: int) -> Used:
+    """What a process has used away that is about to end, or has ended; zeros of one that has reported nothing."""
+    found = Used()
+    _native().children_at_end(pid, ctypes.byref(found))
+    return found
+
+
 def in_all(pid: int) -> Used:
-    """What a process has used by children that it has waited for."""
+    """Return what a process has used by children that it has waited for."""
     found = Used()
     _native().children_in_all(pid, ctypes.byref(found))
     return found

@@ -36,8 +36,8 @@ class Sampler:
         self._at, self._threads = (ctypes.c_double * MOST)(), (ctypes.c_int * MOST)()
 
     def take(self, without: Collection[int]) -> list[tuple[float, int]]:
-        """The samples since the last call, the oldest first: the moment (of time.monotonic) and the threads that ran or wanted to, those of
-        the processes `without` not among them as far as they can be told apart. Nothing more once it has been stopped."""
+        """Return the samples since the last call, the oldest first: the moment (of time.monotonic) and the threads that ran or wanted to,
+        those of the processes `without` not among them as far as they can be distinguished. Nothing more once it has been stopped."""
         if self._handle is None:
             return []
         pids = (ctypes.c_int * len(without))(*without)

@@ -200,7 +200,7 @@ function isLost(events) {
   return Number(events[events.length - 1].what === "lost");
 }
 
-// Where a process was and when is concluded by the server (monitor/timeline.py); "" is where there is none, "?" where nobody knows.
+// Where a process was and when is concluded by the server (monitor/drawings/timeline.py); "" is where there is none, "?" where nobody knows.
 function lane(events, begin, span) {
   const process = state.picture.processes.find(one => one.pid === events[0].pid), lost = isLost(events);
   const element = made("div", lost ? "lane lost" : "lane"), track = made("div", "track");

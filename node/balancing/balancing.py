@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from balancer.decide import PERIOD, decide, next_interval
-from balancer.journal import Journal
-from balancer.placement import place, placings
-from balancer.process import Decision, Process
-from balancer.view import View
-from kernel_helpers.errors import MoveRefused
+from balancer.decisions.decide import PERIOD, decide, next_interval
+from balancer.decisions.journal import Journal
+from balancer.decisions.placement import place, placings
+from balancer.decisions.process import Decision, Process
+from balancer.load.view import View
+from kernel_helpers.common.errors import MoveRefused
+from node.balancing.at_exec import AtExec
 from node.balancing.cluster_view import ClusterView
 from node.balancing.traffic import TrafficMeter
 from node.cluster.front.connections import PeerError
@@ -48,7 +49,7 @@ log = logging.getLogger("mosd.balancer")
 
 
 class _Crowd:
-    """Tells when nobody is inside."""
+    """Reports when nobody is inside."""
 
     def __init__(self) -> None:
         self.none = asyncio.Event()
@@ -65,7 +66,7 @@ class _Crowd:
             self.none.set()
 
 
-async def _within(seconds: float, event: asyncio.Event) -> bool:
+async def _happens_within(seconds: float, event: asyncio.Event) -> bool:
     """Whether it happens in time."""
     try:
         await asyncio.wait_for(event.wait(), seconds)
@@ -79,9 +80,9 @@ class Balancer:
 
     def __init__(
         self, config: Callable[[], Config], registry: Registry, mover: Mover, peers: Peers, processors: Processors, cluster: ClusterView,
-        tree: Path,
+        tree: Path, programs: Path,
     ) -> None:  # fmt: skip
-        """tree: where all nodes' files are."""
+        """tree: where all nodes' files are; programs: where it is kept what programs have used."""
         self._config = config
         self._registry = registry
         self._mover = mover
@@ -93,6 +94,7 @@ class Balancer:
         self.decisions: dict[int, Decision] = {}
         self.journal = Journal()
         self.traffic = TrafficMeter(registry, mover, lambda: str(tree) if config().mfs.is_direct else None)
+        self.at_exec = AtExec(config, registry, mover, cluster, self, programs)
         self._tasks = Tasks()
         self._leaving = 0.0
         """Runnable threads of processes that are on their way from here to other nodes."""
@@ -107,8 +109,9 @@ class Balancer:
 
     def start(self) -> None:
         """Runs the loops until close()."""
+        self.at_exec.start()
         self._tasks.spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
-        self._tasks.spawn(periodically("what processes read and write", self.traffic.look, self.traffic.period))
+        self._tasks.spawn(periodically("what processes read and write", self.traffic.poll, self.traffic.period))
         self._tasks.spawn(periodically("the balancer", self.decide, lambda: next_interval(PERIOD, self._rng), delayed=True, shared=False))
 
     # -- what processes use ------------------------------------------------------------------------------------------------
@@ -124,13 +127,13 @@ class Balancer:
     async def _ask_usage(self, name: str, entries: list[HomeProcess]) -> None:
         try:
             answer = await self._peers.call(name, "usage", {"pids": [entry.pid for entry in entries], "reads": True}, USAGE_TIMEOUT)
-            told = {int(pid): float(cpu) for pid, cpu, *_ in answer}
+            reported = {int(pid): float(cpu) for pid, cpu, *_ in answer}
             reads = {int(pid): int(more[0]) for pid, _, *more in answer if more}
         except (PeerError, ValueError, TypeError) as error:
             log.debug("usage on %s: %s", name, error)
             return
         for entry in entries:
-            if 0 <= (cpu := told.get(entry.pid, -1.0)) < 1e12:
+            if 0 <= (cpu := reported.get(entry.pid, -1.0)) < 1e12:
                 self._registry.used(entry, cpu)
                 self.traffic.has_read_there(entry, reads.get(entry.pid, 0))
 
@@ -138,6 +141,8 @@ class Balancer:
         """A process of this node has begun: counts at once."""
         self._cluster.estimator.inflate(pid, hold=0.0)
         self._begun(pid)
+        if (entry := self._registry.get(pid)) is not None:
+            self.at_exec.begun(entry)
 
     def ended(self, entry: HomeProcess) -> None:
         """A process of this node has ended; one that was at home counts as gone."""
@@ -156,10 +161,14 @@ class Balancer:
 
     # -- decisions ---------------------------------------------------------------------------------------------------------
 
+    def figures(self, entry: HomeProcess) -> Process:
+        """The process as the decisions see it."""
+        return self._figures(entry, self._processors.unfit(self._cluster.view()))
+
     def _figures(self, entry: HomeProcess, unfit: dict[str, str]) -> Process:
         """The process as the decisions see it; their clock is ours, monotonic. unfit: nodes where none of ours can go on, and why."""
         offset = self._clock() - time.time()
-        stat, habit = process.read_stat(entry.pid), self.traffic.of(entry)
+        stat, rates = process.read_stat(entry.pid), self.traffic.of(entry)
         resident = stat.resident if stat and entry.where == HOME else entry.resident
         return Process(
             pid=entry.pid, cpu_seconds=self._registry.cpu_seconds(entry, time.time(), stat), memory=max(entry.memory, resident),
@@ -167,14 +176,14 @@ class Balancer:
             arrived=entry.since + offset, moved=tuple(moment + offset for moment in entry.recent),
             runnable=entry.runnable(stat), moving=self._mover.is_moving(entry.pid),
             locked=entry.locked, home_only=entry.home_only, wanted=entry.wanted or None, not_before=entry.not_before + offset,
-            unfit=unfit, files=habit.files, calls=habit.calls,
+            unfit=unfit, files=rates.files, calls=rates.calls,
             trusted=frozenset(entry.trust) if entry.trust else None,
         )  # fmt: skip
 
     def place(self, entry: HomeProcess, away: bool) -> Decision:
         """The best node for a process whose user asks, now; with away, its home and where it is do not count."""
         view = self._cluster.view()
-        decision = place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self._cluster.settings(), away)
+        decision = place(view, self.figures(entry), self._rng, self._cluster.settings(), away)
         self.journal.record(time.time(), decision, entry.where)
         return decision
 
@@ -218,7 +227,7 @@ class Balancer:
         self._beginning[entry.pid] = begun
         self._tasks.spawn(self._place_new(entry, its_turn, begun))
         if len(self._beginning) <= MOST_WAITING:
-            await _within(TURN_WITHIN, its_turn)
+            await _happens_within(TURN_WITHIN, its_turn)
 
     async def _place_new(self, entry: HomeProcess, its_turn: asyncio.Event, begun: asyncio.Event) -> None:
         runnable = entry.runnable()
@@ -238,9 +247,9 @@ class Balancer:
         if begun.is_set():
             return
         self._staying[entry.pid] = runnable
-        await _within(TURN_WITHIN, self._unplaced.none)
+        await _happens_within(TURN_WITHIN, self._unplaced.none)
         its_turn.set()
-        await _within(BEGINS_WITHIN, begun)
+        await _happens_within(BEGINS_WITHIN, begun)
         self._staying.pop(entry.pid, None)
 
     async def _place_best(self, entry: HomeProcess) -> None:
@@ -252,19 +261,19 @@ class Balancer:
         now = self._registry.get(entry.pid)
         if now is None or now.where != entry.where:
             return True
-        figures = self._figures(now, self._processors.unfit(self._cluster.view()))
+        figures = self.figures(now)
         for decision in placings(view, figures, self._rng, self._cluster.settings()):
             self.journal.record(time.time(), decision, now.where)
             if decision.target is None:
                 return False
-            if self._mover.is_moving(now.pid) or not await self._act(decision, begins):
+            if self._mover.is_moving(now.pid) or not await self.act(decision, begins):
                 return True
         return False
 
     async def _make(self, decision: Decision) -> None:
-        await self._act(decision)
+        await self.act(decision)
 
-    async def _act(self, decision: Decision, begins: Callable[[], None] | None = None) -> bool:
+    async def act(self, decision: Decision, begins: Callable[[], None] | None = None) -> bool:
         """Makes a move that was decided; returns whether another target might take the process where this one has not. begins: see
         move.Manner."""
         assert decision.target is not None
@@ -272,7 +281,7 @@ class Balancer:
         entry, leaving, runnable = self._registry.get(decision.pid), 0.0, 0.0
         if entry is not None:
             runnable = entry.runnable()
-            self._cluster.gossip.sent(decision.target, runnable)
+            self._cluster.gossip.known.sent(decision.target, runnable)
 
         def starts() -> None:
             """From now on it counts here, and is about to leave."""
@@ -288,7 +297,7 @@ class Balancer:
             await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown, Manner(begins=begins and starts))
         except MoveRefused as error:  # logged and kept by the mover
             self.journal.concluded(decision.pid, decision.target, str(error))
-            self._cluster.gossip.not_taken(decision.target, runnable)
+            self._cluster.gossip.known.not_taken(decision.target, runnable)
             return isinstance(error, MoveFailed) and error.no_place
         finally:
             self._leaving -= leaving
@@ -298,4 +307,5 @@ class Balancer:
 
     def close(self) -> None:
         """Stops the loops."""
+        self.at_exec.close()
         self._tasks.cancel()

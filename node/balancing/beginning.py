@@ -1,5 +1,5 @@
 """Programs that mosrun is to begin on a node that is named (mosrun -r NODE): they leave before their first instruction, or their user is
-told why not. Those that want the best node are the balancer's (balancing.py)."""
+informed why not. Those that want the best node are the balancer's (balancing.py)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from balancer.journal import Journal
-from balancer.process import Decision
-from kernel_helpers.errors import MoveRefused, sentence
+from balancer.decisions.journal import Journal
+from balancer.decisions.process import Decision
+from kernel_helpers.common.errors import MoveRefused, sentence
 from node.moves.home_process import HOME, HomeProcess
 from node.moves.move import Manner
 from node.moves.moves import Mover

@@ -1,7 +1,7 @@
 """What home processes read and write, and how many calls home answers for them: measured where they are, for the decisions.
 
 At home the kernel counts a process's reads and writes; away its deputy counts the calls that it has made for it, and their bytes. What of
-that were files of other nodes tell the positions of its descriptors; on the node of such files it reads them without home, and the
+that were files of other nodes show the positions of its descriptors; on the node of such files it reads them without home, and the
 kernel there counts.
 """
 
@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from balancer.nearness import Habit, Meter
-from balancer.process import HOME
+from balancer.decisions.nearness import Meter, Rates
+from balancer.decisions.process import HOME
 from node.common import process
 from node.moves.home_process import HomeProcess
 from node.moves.moves import Mover
@@ -23,7 +23,7 @@ from node.programs.programs import ProgramError
 
 PERIOD = 2.0
 NEW, LATER = 10.0, 5.5
-"""Seconds for which a process is looked at each time, and between two looks at it from then on."""
+"""Seconds for which a process is observed each time, and between two observations of it from then on."""
 REST = 20
 """How many times as long as the daemon computes during a look there is none."""
 TIMEOUT = 2.0
@@ -45,15 +45,15 @@ class TrafficMeter:
         self._took = 0.0
 
     def period(self) -> float:
-        """Seconds until the next look."""
+        """Seconds until the next check."""
         return max(PERIOD, REST * self._took)
 
-    def of(self, entry: HomeProcess) -> Habit:
+    def of(self, entry: HomeProcess) -> Rates:
         """What is known of it; nothing at first."""
         known = self._known.get(entry.pid)
-        return known.habit if known is not None and known.starttime == entry.starttime else Habit()
+        return known.rates if known is not None and known.starttime == entry.starttime else Rates()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Reads all counters."""
         begun = time.thread_time()
         entries = [entry for entry in self._registry if entry.state in ("home", "away") and not entry.home_only]
@@ -69,9 +69,9 @@ class TrafficMeter:
         self._took = time.thread_time() - begun
 
     def _is_due(self, entry: HomeProcess) -> bool:
-        """What has been watched for a while changes its habits slowly, or rather what is known of them does."""
-        habit = self.of(entry)
-        return habit.known is None or habit.watched < NEW or time.time() - habit.known.at >= LATER
+        """What has been watched for a while changes its rates slowly, or rather what is known of them does."""
+        rates = self.of(entry)
+        return rates.known is None or rates.watched < NEW or time.time() - rates.known.at >= LATER
 
     def has_read_there(self, entry: HomeProcess, done: int) -> None:
         """The node that it is on says how many bytes it has read by its own calls in this stay."""
@@ -86,30 +86,30 @@ class TrafficMeter:
             return  # it is on its way, or has ended
 
     def _read(self, entry: HomeProcess, calls: int, moved: int) -> None:
-        if entry.where != HOME and not self._registry.told_of_stay(entry):
+        if entry.where != HOME and not self._registry.reported_in_stay(entry):
             return
         now, known = time.time(), self._known.get(entry.pid)
         if known is not None and known.starttime != entry.starttime:
             known = None
         traffic = self._traffic(entry, known.traffic if known else None, calls, moved)
-        habit = known.habit if known else Habit()
+        rates = known.rates if known else Rates()
         if known is None or known.traffic.stay != traffic.stay:
-            habit = replace(habit, known=None)
+            rates = replace(rates, known=None)
         meter = Meter(now, self._registry.cpu_seconds(entry, now), traffic.calls, traffic.moved, traffic.far)
-        self._known[entry.pid] = _Known(entry.starttime, traffic, habit.read(meter))
+        self._known[entry.pid] = _Known(entry.starttime, traffic, rates.read(meter))
 
     def _traffic(self, entry: HomeProcess, before: Traffic | None, calls: int, moved: int) -> Traffic:
         stay, tree = (entry.where, entry.since), self._tree()
         positions = process.far_positions(entry.pid, tree) if tree is not None else {}
-        told_in, there = self._reads_there.get(entry.pid, (stay, 0))
-        now = Traffic(stay, calls, moved, positions, there if told_in == stay else 0)
+        reported_in, there = self._reads_there.get(entry.pid, (stay, 0))
+        now = Traffic(stay, calls, moved, positions, there if reported_in == stay else 0)
         return now if before is None else before.followed_by(now)
 
 
 @dataclass(frozen=True)
 class Traffic:
     """What a process had read and written by a look. `counted_calls` and `counted_bytes`: where it was, in this stay; `positions`: of its
-    descriptors of other nodes' files, `turned` those that have gone back: nobody knows how often between two looks, so whatever else the
+    descriptors of other nodes' files, `turned` those that have gone back: nobody knows how often between two checks, so whatever else the
     process reads and writes is taken for theirs; `there`: bytes that it has read where it is away without home. Since it was first looked
     at: `calls` and `moved`, of home's; `far`: bytes of other nodes' files."""
 
@@ -124,7 +124,7 @@ class Traffic:
     far: Mapping[str, int] = field(default_factory=dict)
 
     def followed_by(self, now: Traffic) -> Traffic:
-        """What the next look has found, and what it means."""
+        """What the next check has found, and what it means."""
         calls, moved = now.counted_calls - self.counted_calls, now.counted_bytes - self.counted_bytes
         if now.stay != self.stay or calls < 0 or moved < 0:
             return replace(now, calls=self.calls, moved=self.moved, far=self.far)
@@ -155,4 +155,4 @@ class _Known:
 
     starttime: int
     traffic: Traffic
-    habit: Habit
+    rates: Rates

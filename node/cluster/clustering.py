@@ -30,11 +30,11 @@ from node.common.names import check_name, format_endpoint
 from node.common.paths import Paths
 
 SIGNED_PERIOD = 30.0
-"""Seconds between two times that those who can sign tell one another whom they have let in."""
+"""Seconds between two times that nodes that can sign report to one another which nodes they have let in."""
 FRONT_PATIENCE = 10.0
 """Seconds within which the front is there, even where there is too much to do."""
-TOLD = 3000
-"""Records that are told at once, the newest: what a message has room for."""
+REPORTED = 3000
+"""Records that are sent at once, the newest: what a message has room for."""
 
 log = logging.getLogger("mosd.cluster")
 
@@ -44,9 +44,10 @@ class Clustering:
 
     def __init__(
         self, paths: Paths, in_force: InForce, keys: KeyStore, certificates: Certificates, front: Front, peers: Peers,
-        gossiping: Gossiping, life: int, parted: Callable[[list[str]], None],
+        gossiping: Gossiping, incarnation: int, parted: Callable[[list[str]], None],
     ) -> None:  # fmt: skip
-        """life: of this daemon's gossip; parted: is told of nodes that were taken out, once nothing of theirs counts any more."""
+        """incarnation: of this daemon's gossip; parted: is notified of nodes that were taken out, once nothing of theirs counts any
+        more."""
         self._paths = paths
         self._in_force = in_force
         self._keys = keys
@@ -55,16 +56,16 @@ class Clustering:
         self._peers = peers
         self._gossiping = gossiping
         self._gossip = gossiping.gossip
-        self._life = life
+        self._incarnation = incarnation
         self._parted = parted
         self.listens = False
         """whether peers can connect: this node is in a cluster"""
         self.spreading = Spreading(keys, peers, self._gossip, self.removed)
-        self.renewal = Renewal(keys, peers, self._gossip.peers, self.begin)
+        self.renewal = Renewal(keys, peers, self._gossip.known.peers, self.begin)
         certificates.met = self._met
         front.met = self._seen
 
-    async def hear_who_was_removed(self, endpoints: Iterable[tuple[str, int]]) -> None:
+    async def fetch_removals(self, endpoints: Iterable[tuple[str, int]]) -> None:
         """Before anybody is believed: who was taken out of the cluster while this node was off. endpoints: of those who may know."""
         if self._keys.exists():
             with contextlib.suppress(TimeoutError):
@@ -83,10 +84,10 @@ class Clustering:
             raise ConfigError(f"{self._paths.config}: name is {config.name}, but the node joined its cluster as {self._keys.name()}")
         self._front.start()
         if self._certificates.reload():
-            self._gossip.sign_anew()
+            self._gossip.own.sign_anew()
         self.spreading.read()
         try:
-            await self._gossiping.open(self._front, self._life, config.address, config.port)
+            await self._gossiping.open(self._front, self._incarnation, config.address, config.port)
             await self._front.listen(config.address, config.port)
         except OSError as error:
             where = format_endpoint(config.address, config.port)
@@ -131,18 +132,19 @@ class Clustering:
 
     async def join(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
         """Lets a node in. Errors: PeerRefused."""
-        grumbler, members = self._front.grumbler, {*self._gossip.peers(), self._in_force.config.name}
+        limited_log, members = self._front.limited_log, {*self._gossip.known.peers(), self._in_force.config.name}
         try:
             answer = join.answer_join(self._keys, members, caller, parameters)
         except (PeerRefused, ValueError, PkiError) as error:
-            grumbler.warn("join", caller.address.rpartition(":")[0], f"refused peer {caller.address}: {error}")
+            limited_log.warn("join", caller.address.rpartition(":")[0], f"refused peer {caller.address}: {error}")
             raise PeerRefused("join", str(error)) from None
         if "certificate" in answer:
             log.info("node %s joined the cluster from %s", parameters["name"], caller.address)
         return answer
 
     async def answer(self, caller: Caller, method: str, parameters: dict[str, Any]) -> Any:
-        """What a peer asks of the cluster. Errors: PeerRefused, ValueError, FarhomeError, OSError; LookupError: it is none of these."""
+        """Return what a peer asks of the cluster. Errors: PeerRefused, ValueError, FarhomeError, OSError; LookupError: it is none of
+        these."""
         if method == "removals":
             return self.spreading.answer(parameters)
         if method == "renew":
@@ -164,37 +166,37 @@ class Clustering:
 
     def _take_signed(self, parameters: dict[str, Any]) -> None:
         """Takes records of another node that can sign. Errors: ValueError, PeerRefused."""
-        told, signature = parameters.get("signed"), parameters.get("signature")
+        reported, signature = parameters.get("signed"), parameters.get("signature")
         if not self._keys.is_authority():
             raise PeerRefused("signed", "this node cannot sign")
-        if not isinstance(told, bytes) or not isinstance(signature, bytes):
+        if not isinstance(reported, bytes) or not isinstance(signature, bytes):
             raise ValueError("that is no list of what was signed")
         key = self._keys.authority().public_key()
         assert isinstance(key, ec.EllipticCurvePublicKey)
         try:
-            key.verify(signature, b"farhome signed\0" + told, ec.ECDSA(hashes.SHA256()))
+            key.verify(signature, b"farhome signed\0" + reported, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
             raise ValueError("the list of what was signed is not by an authority") from None
-        for one in json.loads(told):
+        for one in json.loads(reported):
             name, serial, key_digest = check_name(one["name"]), str(one["serial"]), str(one["key"])
             self._keys.signed.take(Record(name, serial, key_digest, float(one["since"]), float(one["until"])))
 
     def signed(self) -> dict[str, bytes]:
-        """Whom this node knows to have been let in, as those who can sign tell one another."""
-        newest = sorted(self._keys.signed.all(), key=lambda record: record.since, reverse=True)[:TOLD]
-        told = json.dumps([asdict(record) for record in newest]).encode()
-        signature = self._keys.authority_private_key().sign(b"farhome signed\0" + told, ec.ECDSA(hashes.SHA256()))
-        return {"signed": told, "signature": signature}
+        """Whom this node knows to have been let in, as nodes that can sign report to one another."""
+        newest = sorted(self._keys.signed.all(), key=lambda record: record.since, reverse=True)[:REPORTED]
+        reported = json.dumps([asdict(record) for record in newest]).encode()
+        signature = self._keys.authority_private_key().sign(b"farhome signed\0" + reported, ec.ECDSA(hashes.SHA256()))
+        return {"signed": reported, "signature": signature}
 
-    async def tell_signed(self) -> None:
-        """Tells others who can sign whom this node has let in."""
+    async def report_signed(self) -> None:
+        """Report to other nodes that can sign which nodes this one has let in."""
         if not self._keys.exists() or not self._keys.is_authority():
             return
         for name in self._authorities():
             try:
                 await self._peers.call(name, "signed", self.signed())
             except (PeerError, PkiError) as error:
-                log.debug("%s is not told whom this node has let in: %s", name, error)
+                log.debug("%s does not hear whom this node has let in: %s", name, error)
 
     def _authorities(self) -> list[str]:
         return [name for name in sorted(self._peers.connected()) if self._peers.hello_of(name).get("authority") is True]

@@ -7,10 +7,10 @@ import json
 import logging
 from collections.abc import Callable
 
-from balancer.gossip import Gossip
+from balancer.gossip.gossip import Gossip
 from node.cluster.front.connections import PeerError
 from node.cluster.front.front import Front
-from node.cluster.front.lobby import source_of
+from node.cluster.front.pending import source_of
 from node.cluster.peers import Peers
 from node.common.config import InForce
 from node.common.names import format_endpoint, parse_endpoint
@@ -25,7 +25,7 @@ class Contacts:
     """Finds the other nodes; gossip keeps what it brings."""
 
     def __init__(self, paths: Paths, in_force: InForce, front: Front, peers: Peers, gossip: Gossip, greet: Callable[[str], None]) -> None:
-        """greet: is told of a node that has just come into touch."""
+        """greet: is notified of a node that has just come into touch."""
         self._paths = paths
         self._in_force = in_force
         self._front = front
@@ -36,7 +36,7 @@ class Contacts:
         self._dialled: set[tuple[str, int]] = set()
         """seeds whose names are known"""
 
-    async def look(self, listens: bool) -> None:
+    async def poll(self, listens: bool) -> None:
         """Dials seeds until their names are known. listens: whether this node is in a cluster."""
         if listens:
             if not self._peers.connected():
@@ -74,9 +74,9 @@ class Contacts:
             log.warning("%s is ignored: %s", self._paths.peers, error)
 
     def _remember(self) -> None:
-        peers = self._gossip.peers()
+        peers = self._gossip.known.peers()
         if peers != self._remembered:
-            self._front.know({source_of(host) for host, _ in peers.values()})
+            self._front.set_member_addresses({source_of(host) for host, _ in peers.values()})
             try:
                 write_atomically(self._paths.peers, json.dumps(peers).encode())
                 self._remembered = peers
@@ -84,7 +84,7 @@ class Contacts:
                 log.debug("%s: %s", self._paths.peers, error)
 
     def seeds(self) -> set[tuple[str, int]]:
-        """Where to look for other nodes: by the configuration, and by what this node joined with."""
+        """Return where to look for other nodes: by the configuration, and by what this node joined with."""
         config = self._in_force.config
         seeds = set(config.peers)
         try:

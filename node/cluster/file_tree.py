@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from mfs import figures
 from mfs.programs import Helper, HelperFailed
 from mfs.settings import Settings
@@ -25,7 +25,7 @@ SERVERS_OWN = (".nodes", ".files", ".done")
 NOT_OURS = (Path("/"), Path("/etc"))
 """Directories that a configuration may be in, and are not farhome's."""
 PEER_TIMEOUT = 5.0
-"""Seconds that a peer has to tell where its server is."""
+"""Seconds that a peer has to report where its server is."""
 
 Place = tuple[str, int]
 log = logging.getLogger("mosd.mfs")
@@ -54,12 +54,12 @@ class FileTree:
         self._changing = asyncio.Lock()
 
     def port(self) -> int:
-        """Where peers find this node's files; 0: nowhere."""
+        """Return where peers find this node's files; 0: nowhere."""
         settings = self._config().mfs
         return settings.port if settings.works else 0
 
     def learn(self, name: str, address: object, port: object) -> None:
-        """A peer has told where its files are."""
+        """A peer has reported where its files are."""
         if isinstance(address, str) and isinstance(port, int) and 0 <= port < 65536:
             self._places[name] = (address, port)
 
@@ -69,7 +69,7 @@ class FileTree:
 
     # -- what there is, and what there should be ------------------------------------------------------------------------------
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Starts what should run, ends what should not."""
         async with self._changing:
             try:
@@ -126,7 +126,7 @@ class FileTree:
             async with asyncio.timeout(PEER_TIMEOUT):
                 hello = (await self._peers.connection(name)).hello
         except (PeerError, TimeoutError) as error:
-            log.debug("%s does not tell where its files are: %s", name, error)
+            log.debug("%s does not say where its files are: %s", name, error)
             return
         self.learn(name, hello.get("address"), hello.get("mfs_port", 0))
 
@@ -137,8 +137,8 @@ class FileTree:
         return self._paths.run / "mfs"
 
     def _forget_other_exports(self, settings: Settings) -> None:
-        """What a server before this one has told peers is good only if it showed the same, to the same: else they would keep what they have
-        in hand."""
+        """What a server before this one has promised peers is good only if it showed the same, to the same: else they would keep what they
+        have in hand."""
         shown, note = json.dumps([settings.shown(), settings.root, [*map(str, self._hidden())]]).encode(), self._directory / "exports"
         if not note.exists() or note.read_bytes() != shown:
             for old in self._directory.iterdir():
@@ -187,7 +187,7 @@ class FileTree:
         if not client.runs:
             log.warning("%s has ended", client.name)
         client.hang_up()
-        self._tree.unmount(name)  # whoever waits for it is free, however it fares
+        self._tree.unmount(name)  # processes that wait for it go on, even if this fails
         await client.end()
         if not stays:
             self._tree.drop(name)
@@ -209,15 +209,15 @@ class FileTree:
         async with self._changing:
             await self._end_all()
 
-    # -- what is told ----------------------------------------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------------------------------------------
 
     def pids(self) -> list[int]:
         """Of the server and the clients."""
-        running = [*self._clients.values(), *([self._server] if self._server is not None else [])]
-        return [program.pid for program in running if program.runs]
+        programs = [*self._clients.values(), *([self._server] if self._server is not None else [])]
+        return [program.pid for program in programs if not program.has_ended]
 
     def row(self) -> dict[str, Any]:
-        """What `mosctl mfs status` shows."""
+        """Return what `mosctl mfs status` shows."""
         settings = self._config().mfs
         mounts = [
             {"node": name, "path": str(self._paths.mfs / name), "pid": client.pid, **figures.of_client(self._figures(name))}

@@ -11,11 +11,11 @@ import math
 from collections import Counter
 from collections.abc import Callable
 
-from balancer.datagram import LIMIT, Datagram, Word
-from balancer.gossip import Gossip
-from balancer.letters import Letter, Sent
-from balancer.load import LoadVector
-from balancer.plain import taken
+from balancer.gossip.datagram import LIMIT, Datagram, Word
+from balancer.gossip.gossip import Gossip
+from balancer.gossip.letters import Letter, Sent
+from balancer.gossip.plain import taken
+from balancer.load.load import LoadVector
 from node.cluster.front.connections import PeerError
 from node.cluster.front.datagrams import Datagrams
 from node.cluster.front.front import Front
@@ -56,9 +56,9 @@ class Gossiping:
         self._deaf: set[str] = set()
         peers.front.hear_answer = self._hear_answer
 
-    async def open(self, front: Front, life: int, address: str, port: int) -> None:
+    async def open(self, front: Front, incarnation: int, address: str, port: int) -> None:
         """Speaks by datagrams from now on. Errors: OSError."""
-        await front.listen_to_datagrams(address, port, life)
+        await front.listen_to_datagrams(address, port, incarnation)
         if self._socket is None:
             self._socket = Datagrams(front, self.gossip.membership.address_of, self._hear_datagram, self.gossip.allowance.spend)
 
@@ -70,13 +70,13 @@ class Gossiping:
     def tick(self) -> None:
         """Sends what is due."""
         self.send(self.gossip.tick())
-        self._tell_of_changes()
-        self._tell_of_the_deaf()
+        self._log_changes()
+        self._log_deaf()
         self._ask_for_keys()
         self._set_timer()
 
     def _ask_for_keys(self) -> None:
-        """Asks nodes that others have told of for their certificates, without which what is told does not count."""
+        """Asks nodes that others have reported for their certificates, without which reports about them do not count."""
         unproven, now = self.gossip.unproven, self.gossip.clock()
         if not unproven:
             self._asked.clear()
@@ -87,7 +87,7 @@ class Gossiping:
             tries = self._asked.get(node, (0, 0.0))[0]
             card = unproven[node].card
             if card is None or tries >= KEY_TRIES:
-                del unproven[node]  # who tells of it again will have it asked again
+                del unproven[node]  # a node that reports it again will have it asked again
                 continue
             self._asked[node] = tries + 1, now
             if self._socket is not None and tries != KEY_BY_CALL:
@@ -161,19 +161,19 @@ class Gossiping:
     def _hear_datagram(self, name: str, datagram: Datagram) -> None:
         self.send(self._receive(name, datagram))
 
-    def hear(self, name: str, payload: object) -> list[bytes]:
+    def receive_call(self, name: str, payload: object) -> list[bytes]:
         """Takes what a peer says in a call, as the front has taken it apart; returns what to answer. Errors: ValueError, one sentence."""
         letters = self._receive(name, taken(payload), surely=True)
         self.send([letter for letter in letters if letter.to != name])
         return [letter.data for letter in letters if letter.to == name]
 
-    def _tell_of_changes(self) -> None:
+    def _log_changes(self) -> None:
         changes = self.gossip.membership.changes
         while changes:
             name, word = changes.popleft()
             log.log(logging.WARNING if word is Word.DEAD else logging.INFO, "node %s %s", name, _WORDS[word])
 
-    def _tell_of_the_deaf(self) -> None:
+    def _log_deaf(self) -> None:
         deaf = set(self.gossip.membership.deaf())
         for name in sorted(deaf - self._deaf):
             log.warning("datagrams (UDP) to or from %s do not get through; it is spoken to over TCP, which is slower", name)
@@ -182,7 +182,7 @@ class Gossiping:
         self._deaf = deaf
 
     async def leave(self) -> None:
-        """Tells peers that this node goes, so that it is not looked for; within a moment."""
+        """Inform peers that this node goes, so that it is not looked for; within a moment."""
         self.send(self.gossip.leave())
         await self._tasks.wait(LEAVE_TIMEOUT)
 

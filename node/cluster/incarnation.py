@@ -1,4 +1,4 @@
-"""Which life of this node it is: what others remember of an earlier one must be told from what is said now."""
+"""Which incarnation of this node it is: what others remember of an earlier one must be distinguished from what is said now."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from node.common.paths import write_atomically
 
 
 def begin(path: Path) -> int:
-    """A number greater than those of all earlier lives, also where the clock was set back. Errors: OSError."""
+    """Return a number greater than those of all earlier lives, also where the clock was set back. Errors: OSError."""
     try:
         before = int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         before = 0
-    life = max(before + 1, int(time.time()))
+    incarnation = max(before + 1, int(time.time()))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, b"%d\n" % life)
-    return life
+    write_atomically(path, b"%d\n" % incarnation)
+    return incarnation

@@ -21,7 +21,7 @@ JOIN_TIMEOUT = 10.0
 
 
 def answer_join(keys: KeyStore, members: Collection[str], caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The cluster's side: first the authority's certificate, then, against a good token, a certificate.
+    """Return the cluster's side: first the authority's certificate, then, against a good token, a certificate.
 
     parameters: as the front has taken them apart (node/cluster/front/reading.py); members: who is known to be there, besides those of whom
     there is a record (of old, none was kept).
@@ -46,7 +46,7 @@ def answer_join(keys: KeyStore, members: Collection[str], caller: Caller, parame
 
 
 def join(keys: KeyStore, paths: Paths, token: Token, name: str) -> str:
-    """The new node's side, which needs no daemon here; returns the cluster's name.
+    """Return the new node's side, which needs no daemon here; returns the cluster's name.
 
     The secret is sent only after the peer has proved to be of the cluster whose fingerprint is in the token.
     Errors: PkiError with one sentence.

@@ -17,7 +17,7 @@ from node.cluster.front.connections import (
     PeerError,
     PeerRefused,
     connect_socket,
-    say,
+    message_of,
 )  # fmt: skip
 from node.cluster.front.front import Front
 from node.cluster.keys.pki import KeyStore
@@ -35,7 +35,7 @@ class PeerConnection:
         self.since = channel.since
         self.hello: dict[str, Any] = {}
         self.unfit: str | None = None
-        """Why no process of this node can go on there, by what its hello told."""
+        """Why no process of this node can go on there, by its hello."""
         self._channel = channel
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._next = 0
@@ -56,7 +56,7 @@ class PeerConnection:
 
     @classmethod
     async def ask(cls, front: Front, host: str, port: int, method: str, parameters: dict[str, Any]) -> Any:
-        """The answer to one question of those that need no hello; the connection ends. Errors: PeerError."""
+        """Return the answer to one question of those that need no hello; the connection ends. Errors: PeerError."""
         connection = await cls._connect(front, host, port, None)
         try:
             return await connection.call(method, parameters, HANDSHAKE_TIMEOUT)
@@ -69,7 +69,7 @@ class PeerConnection:
         try:
             sock = await connect_socket(host, port)
         except (OSError, TimeoutError) as error:
-            raise PeerError(f"{expected or where} cannot be reached: {say(error)}") from None
+            raise PeerError(f"{expected or where} cannot be reached: {message_of(error)}") from None
         return cls(await front.connect(sock, where, expected))
 
     def _take(self, message: Message) -> None:
@@ -79,7 +79,7 @@ class PeerConnection:
             future.set_result(message)
 
     async def call(self, method: str, parameters: dict[str, Any], timeout: float = CALL_TIMEOUT) -> Any:
-        """The peer's result. Errors: PeerRefused with its reason, PeerError (gone, silent for timeout seconds)."""
+        """Return the peer's result. Errors: PeerRefused with its reason, PeerError (gone, silent for timeout seconds)."""
         if self.closed:
             raise PeerError(f"{self.name} is not connected")
         self._next += 1
@@ -96,7 +96,7 @@ class PeerConnection:
         finally:
             self._waiting.pop(identity, None)
             if future.done() and not future.cancelled():
-                future.exception()  # if the connection ended while we still wrote, that has been told already
+                future.exception()  # if the connection ended while we still wrote, that has been reported already
         failure = message.get("error")
         if isinstance(failure, dict):
             raise PeerRefused(str(failure.get("kind")), str(failure.get("message"))[:500])
@@ -129,11 +129,11 @@ class Peers:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def dial(self, host: str, port: int) -> PeerConnection:
-        """A connection to whoever is at that address. Errors: PeerError."""
+        """Connects to the node at that address. Errors: PeerError."""
         return self._kept(await PeerConnection.open(self.front, host, port, self._hello(), None))
 
     async def ask(self, endpoint: tuple[str, int], method: str, parameters: dict[str, Any]) -> Any:
-        """The answer to one question of those that need no hello. Errors: PeerError."""
+        """Return the answer to one question of those that need no hello. Errors: PeerError."""
         return await PeerConnection.ask(self.front, *endpoint, method, parameters)
 
     def _kept(self, connection: PeerConnection) -> PeerConnection:
@@ -147,7 +147,7 @@ class Peers:
         return connection
 
     async def connection(self, name: str) -> PeerConnection:
-        """The connection to that peer. Errors: PeerError."""
+        """Return the connection to that peer. Errors: PeerError."""
         async with self._locks.setdefault(name, asyncio.Lock()):
             known = self._connections.get(name)
             if known is not None and not known.closed:
@@ -158,7 +158,7 @@ class Peers:
             return self._kept(await PeerConnection.open(self.front, *address, self._hello(), name))
 
     async def call(self, name: str, method: str, parameters: dict[str, Any], timeout: float = CALL_TIMEOUT) -> Any:
-        """The result of one call of that peer. Errors: PeerRefused, PeerError (also when no connection comes within `timeout`
+        """Return the result of one call of that peer. Errors: PeerRefused, PeerError (also when no connection comes within `timeout`
         seconds: others may be in front of us, each waiting for a dead node in its turn)."""
         try:
             async with asyncio.timeout(timeout):
@@ -168,11 +168,11 @@ class Peers:
         return await connection.call(method, parameters, timeout)
 
     async def why_unfit(self, name: str) -> str | None:
-        """Why no process of this node can go on there, in one sentence, or None. Errors: PeerError."""
+        """Return why no process of this node can go on there, in one sentence, or None. Errors: PeerError."""
         return (await self.connection(name)).unfit
 
     def hello_of(self, name: str) -> dict[str, Any]:
-        """What a peer that we are connected to has said of itself."""
+        """Return what a peer that we are connected to has said of itself."""
         known = self._connections.get(name)
         return known.hello if known is not None and not known.closed else {}
 

@@ -1,11 +1,11 @@
-"""What the processors of other nodes can do, as far as this node has been told: gossip carries a digest, a peer's hello the whole."""
+"""What the processors of other nodes can do, as far as this node knows: gossip carries a digest, a peer's hello the whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from balancer.view import View
+from balancer.load.view import View
 from engine.leaving.processor import Processor, why_unfit
 
 MOST = 256
@@ -17,7 +17,7 @@ class Processors:
     """Says of nodes why no process of this one could go on there."""
 
     def __init__(self, own: Processor, clock: Callable[[], float], ask: Callable[[str], None]) -> None:
-        """ask: says hello to a node, so that judge() hears what it tells."""
+        """ask: says hello to a node, so that judge() hears what it reports."""
         self.own = own
         self._clock = clock
         self._ask = ask
@@ -25,26 +25,26 @@ class Processors:
         self._asked: dict[int, float] = {}
 
     def judge(self, name: str, hello: Mapping[str, Any]) -> str | None:
-        """Why no process of this node could go on at a peer that says that hello."""
+        """Return why no process of this node could go on at a peer that says that hello."""
         try:
-            told = Processor.from_wire(hello.get("processor"))
+            reported = Processor.from_wire(hello.get("processor"))
         except ValueError as error:
             return f"{name} cannot be judged: {error}"
         if len(self._known) < MOST:
-            self._known[told.digest] = told
-        return why_unfit(name, told, self.own)
+            self._known[reported.digest] = reported
+        return why_unfit(name, reported, self.own)
 
     def unfit(self, view: View) -> dict[str, str]:
-        """The same of the nodes in a view, by name; one of a kind that is not known is asked."""
+        """Return the same of the nodes in a view, by name; one of a kind that is not known is asked."""
         found: dict[str, str] = {}
         for entry in view.others():
             name, digest = entry.vector.name, entry.vector.processor
             if digest == self.own.digest:
                 continue
-            told = self._known.get(digest)
-            if told is None:
+            reported = self._known.get(digest)
+            if reported is None:
                 self._ask_about(digest, name)
-            why = why_unfit(name, told, self.own) if told is not None else f"what {name}'s processor can do is not known yet"
+            why = why_unfit(name, reported, self.own) if reported is not None else f"what {name}'s processor can do is not known yet"
             if why is not None:
                 found[name] = why
         return found

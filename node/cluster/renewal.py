@@ -35,7 +35,7 @@ def life_of(certificate: x509.Certificate) -> datetime.timedelta:
 
 
 def is_due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
-    """Whether it is to be renewed: near its end, or made in the days when they lasted ten years."""
+    """Return whether it is to be renewed: near its end, or made in the days when they lasted ten years."""
     life = life_of(certificate)
     return certificate.not_valid_after_utc - now < life * LEFT or life > 2 * LIFETIME
 
@@ -53,10 +53,10 @@ class Renewal:
         self._next = 0
 
     def period(self) -> float:
-        """Seconds until the next look."""
+        """Return seconds until the next check."""
         return self._period
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Has the certificate renewed if it is time. Errors: PkiError, OSError."""
         if not self._keys.exists():
             return
@@ -88,8 +88,8 @@ class Renewal:
             try:
                 answer = await self._peers.call(name, "renew", {"request": request})
                 try:
-                    told = {**answer, "point": point} if isinstance(answer, dict) else None
-                    return self._keys.made_again(Stated.from_wire(own, told))
+                    reported = {**answer, "point": point} if isinstance(answer, dict) else None
+                    return self._keys.made_again(Stated.from_wire(own, reported))
                 except ValueError:
                     log.warning("%s has signed something else than this node's key", name)
             except PeerError as error:
@@ -98,7 +98,7 @@ class Renewal:
 
 
 def answer_renew(keys: KeyStore, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
-    """What a new certificate says, for the key that the caller's connection has proved to have.
+    """Return what a new certificate says, for the key that the caller's connection has proved to have.
 
     parameters: as the front has taken them apart (node/cluster/front/reading.py). Errors: PeerRefused, ValueError, PkiError, OSError.
     """
@@ -106,7 +106,7 @@ def answer_renew(keys: KeyStore, caller: Caller, parameters: dict[str, Any]) -> 
         raise PeerRefused("renew", "this node cannot sign")
     shown = Stated.from_wire(caller.name, parameters.get("certificate"))
     try:
-        keys.made_again(shown)  # who tells us of it has no rights, and is not believed in this
+        keys.made_again(shown)  # the program that reports it has no rights, and is not believed in this
     except ValueError:
         raise PeerRefused("renew", "the certificate is not of this cluster") from None
     keys.removals.load(keys.authority())

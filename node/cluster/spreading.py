@@ -1,6 +1,6 @@
 """How nodes come to know who was taken out of the cluster, within seconds, and before they believe anybody else.
 
-Gossip carries four bytes that stand for the list; nodes of which they differ unite their lists over TLS. Who takes a node out tells all
+Gossip carries four bytes that stand for the list; nodes of which they differ unite their lists over TLS. Who takes a node out informs all
 others at once. A daemon that starts asks the nodes that it knows of before it listens to any.
 """
 
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from balancer.gossip import Gossip
+from balancer.gossip.gossip import Gossip
 from node.cluster.front.connections import PeerError
 from node.cluster.keys.pki import KeyStore
 from node.cluster.peers import Peers
@@ -19,7 +19,7 @@ from node.common.names import format_endpoint
 
 PERIOD = 0.25
 AT_ONCE = 16
-"""Nodes that are told at a time."""
+"""Nodes that are informed at a time."""
 TIMEOUT = 3.0
 ASK_TIMEOUT = 3.0
 """Seconds that a daemon that starts waits for others to say who was taken out."""
@@ -32,7 +32,7 @@ class Spreading:
     """Keeps the list of this node that of all."""
 
     def __init__(self, keys: KeyStore, peers: Peers, gossip: Gossip, removed: Callable[[set[str]], None]) -> None:
-        """removed: is told of nodes that are news on the list."""
+        """removed: is notified of nodes that are news on the list."""
         self._keys = keys
         self._peers = peers
         self._gossip = gossip
@@ -49,18 +49,18 @@ class Spreading:
             self._removed(names)
 
     def take(self, lines: object) -> None:
-        """Takes what another node tells. Errors: ValueError, OSError, PkiError."""
+        """Take the report of another node. Errors: ValueError, OSError, PkiError."""
         if not isinstance(lines, list):
             raise ValueError("that is no list of removed nodes")
         self._news(self._keys.removals.merge(self._keys.authority(), lines))
 
     def answer(self, parameters: dict[str, Any]) -> list[Any]:
-        """Takes another node's list, if it tells it; returns this one's. Errors: ValueError, OSError, PkiError."""
+        """Take another node's list, if it sends one; returns this one's. Errors: ValueError, OSError, PkiError."""
         if "lines" in parameters:
             self.take(parameters["lines"])
         return self._keys.removals.lines()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Asks nodes whose list is another one."""
         for name in list(self._gossip.differing):
             if len(self._asking) >= AT_ONCE:
@@ -74,23 +74,25 @@ class Spreading:
         try:
             self.take(await self._peers.call(name, "removals", {"lines": self._keys.removals.lines()}, TIMEOUT))
         except (PeerError, ValueError, OSError) as error:
-            log.debug("%s is not told who was removed: %s", name, error)
+            log.debug("%s does not hear who was removed: %s", name, error)
             return False
         return True
 
-    async def tell(self, names: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Tells all of these; returns who knows, and who does not."""
+    async def inform(self, names: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Inform all of these; return those that know it, and those that do not."""
         room, names = asyncio.Semaphore(AT_ONCE), sorted(names)
 
         async def one(name: str) -> bool:
             async with room:
                 return await self._exchange(name)
 
-        told = await asyncio.gather(*(one(name) for name in names))
-        return [n for n, knows in zip(names, told, strict=True) if knows], [n for n, knows in zip(names, told, strict=True) if not knows]
+        reported = await asyncio.gather(*(one(name) for name in names))
+        return [n for n, knows in zip(names, reported, strict=True) if knows], [
+            n for n, knows in zip(names, reported, strict=True) if not knows
+        ]
 
     async def ask_first(self, endpoints: Iterable[tuple[str, int]]) -> None:
-        """Asks whoever is at these addresses, all at the same time, until all have answered, or for some seconds."""
+        """Asks the nodes at these addresses, all at the same time, until all have answered, or for some seconds."""
         tasks = [asyncio.create_task(self._ask(endpoint)) for endpoint in list(endpoints)[:ASKED]]
         if not tasks:
             return

@@ -1,6 +1,6 @@
-"""What a process can have whoever asks for it wait for: asked in a thread, for which the daemon's loop waits a moment at most.
+"""Questions about a process that the process itself can hold up: asked in a thread, for which the daemon's loop waits a moment at most.
 
-The kernel tells some things of a process (its command line, its counters of reads and writes) under locks that the process can hold for
+The kernel shows some things of a process (its command line, its counters of reads and writes) under locks that the process can hold for
 as long as it likes: that of its memory while a file system of its own (FUSE) does not answer, that of exec meanwhile. A read that hangs so
 ends when the process does, or what it waits for. Until then nothing of that kind is asked of that process, and where there are many such,
 for a while of none.
@@ -31,7 +31,7 @@ class _Job(Generic[T]):
     def __init__(self, question: Callable[[int], T], pids: list[int]) -> None:
         self.question = question
         self.left = deque(pids)
-        self.told: dict[int, T] = {}
+        self.reported: dict[int, T] = {}
         self.is_over = threading.Event()
         self.is_given_up = False
 
@@ -52,16 +52,16 @@ class Aside:
             return set(self._hang)
 
     def ask(self, question: Callable[[int], T], pids: Iterable[int]) -> dict[int, T]:
-        """The answers; none of a process that does not let the kernel tell. question: without errors."""
-        told: dict[int, T] = {}
+        """Return the answers; none of a process that keeps the kernel from answering. question: without errors."""
+        reported: dict[int, T] = {}
         hang = self.hanging()
         left = [pid for pid in pids if pid not in hang]
         while left and self._may_wait():
             job = _Job(question, left)
             self._begin(job)
             left = self._after(job)
-            told |= job.told
-        return told
+            reported |= job.reported
+        return reported
 
     def _may_wait(self) -> bool:
         recent = len(self._since) == MOST and time.monotonic() - self._since[0] < PERIOD
@@ -91,11 +91,11 @@ class Aside:
         while True:
             job = jobs.get()
             while job.left:
-                told = job.question(job.left[0])
+                reported = job.question(job.left[0])
                 with self._lock:
                     pid = job.left.popleft()
                     if job.is_given_up:
                         self._hang.discard(pid)
                         return
-                    job.told[pid] = told
+                    job.reported[pid] = reported
             job.is_over.set()

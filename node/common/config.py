@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from balancer.mistakes import Mistake
-from balancer.policy import LendingPolicy
+from balancer.lending.mistakes import Mistake
+from balancer.lending.policy import LendingPolicy
 from engine.leaving.processor import FLAG
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from mfs.settings import Settings as MfsSettings
 from node.common.names import DEFAULT_PORT, check_name, parse_endpoint
 from node.common.toml_lines import line_of
@@ -34,7 +34,9 @@ class ConfigError(FarhomeError):
 class Config:
     """One node's configuration. link_timeout in seconds; speed 1.0 is the yardstick's, None: measured. cpu_flags: of those that
     the processor has, the ones that count; None: all. own_programs: deputies, and remotes, that share their program with no other.
-    encryption: whether what goes to other nodes is encrypted even if they do not ask for it."""
+    encryption: whether what goes to other nodes is encrypted even if they do not ask for it. carry: whether replies to processes that are
+    away carry the answers to what is asked next. remember: whether nodes may remember names of this one's files. run_ahead: whether they
+    may answer writes before these are made at home."""
 
     name: str
     address: str
@@ -46,15 +48,19 @@ class Config:
     memory: str = "auto"
     link_timeout: float = 300.0
     balance: bool = True
+    at_exec: bool = True
     lend: dict[str, Any] = field(default_factory=dict)
     cpu_flags: frozenset[str] | None = None
     own_programs: int = 8
     encryption: bool = True
+    carry: bool = True
+    run_ahead: bool = True
+    remember: bool = True
     mfs: MfsSettings = field(default_factory=MfsSettings)
 
 
 def own_address() -> str:
-    """The address that this machine's name stands for, else the loopback address."""
+    """Return the address that this machine's name stands for, else the loopback address."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -103,6 +109,7 @@ _KEYS = frozenset(
         "own_programs",
         "mfs",
         "encryption",
+        "away",
     }
 )
 
@@ -146,15 +153,24 @@ def _truth(document: dict[str, Any], key: str, default: bool) -> bool:
     return value
 
 
-def _balance(table: dict[str, Any]) -> bool:
-    enabled = table.get("enabled", True)
-    if set(table) - {"enabled"} or not isinstance(enabled, bool):
-        raise ValueError("[balance] knows one key, enabled = true or false")
-    return enabled
+def _balance(table: dict[str, Any]) -> dict[str, bool]:
+    if unknown := sorted(set(table) - {"enabled", "at_exec"}):
+        raise ValueError(f"[balance] knows enabled and at_exec, each true or false, and not {unknown[0]}")
+    found = {"balance": table.get("enabled", True), "at_exec": table.get("at_exec", True)}
+    if not all(isinstance(value, bool) for value in found.values()):
+        raise ValueError("[balance] enabled and at_exec must be true or false")
+    return found
+
+
+def _away(table: dict[str, Any]) -> dict[str, bool]:
+    keys = ("carry", "remember", "run_ahead")
+    if set(table) - {*keys}:
+        raise ValueError("[away] knows three keys, carry, remember and run_ahead")
+    return {key: _truth(table, key, True) for key in keys}
 
 
 def from_document(document: dict[str, Any]) -> Config:
-    """The configuration that a parsed file holds. Errors: Mistake with a sentence that names the key."""
+    """Return the configuration that a parsed file holds. Errors: Mistake with a sentence that names the key."""
     unknown = sorted(set(document) - _KEYS)
     if unknown:
         raise Mistake((unknown[0],), f"unknown key {unknown[0]}")
@@ -173,6 +189,8 @@ def from_document(document: dict[str, Any]) -> Config:
         balance = _balance(_table(document, "balance"))
     with _reading("encryption"):
         encryption = _truth(document, "encryption", True)
+    with _reading("away"):
+        away = _away(_table(document, "away"))
     with _reading("lend"):
         lend = _table(document, "lend")
     with _reading("mfs"):
@@ -189,17 +207,18 @@ def from_document(document: dict[str, Any]) -> Config:
         engine=_one_of(document, "engine", ENGINES),
         memory=_one_of(document, "memory", MEMORY),
         link_timeout=number("link_timeout", 1, 3600, 300.0) or 300.0,
-        balance=balance,
+        **balance,
         lend=lend,
         cpu_flags=cpu_flags,
         own_programs=int(number("own_programs", 0, 100000, 8.0) or 0),
         mfs=replace(mfs, encryption=encryption),
         encryption=encryption,
+        **away,
     )
 
 
 def load(path: Path) -> Config:
-    """The configuration in that file. Errors: ConfigError, one sentence that tells the line."""
+    """Return the configuration in that file. Errors: ConfigError, one sentence that names the line."""
     text = ""
     try:
         text = path.read_text(encoding="utf-8")
@@ -228,7 +247,7 @@ def _not_toml(path: Path, text: str, sentence: str) -> str:
 
 
 def lending_policy(config: Config) -> LendingPolicy:
-    """The lending policy of the configuration. Errors: Mistake."""
+    """Return the lending policy of the configuration. Errors: Mistake."""
     return LendingPolicy.from_table(config.lend)
 
 

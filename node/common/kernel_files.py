@@ -1,4 +1,4 @@
-"""Files in which the kernel tells figures, as the daemon reads them: many times a second, so by plain calls."""
+"""Files in which the kernel reports figures, as the daemon reads them: many times a second, so by plain calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST = 4096
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """All of it. Errors: OSError."""
+    """Return all of it. Errors: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, MOST)

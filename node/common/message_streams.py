@@ -13,7 +13,7 @@ BUFFER = 1 << 16
 
 
 async def read_message(reader: asyncio.StreamReader, limit: int = MESSAGE_LIMIT, timeout: float | None = None) -> Message | None:
-    """The next message, None at a clean end of the stream.
+    """Return the next message, None at a clean end of the stream.
 
     The timeout (seconds) is for the whole message. Errors: WireError (nonsense, too long, ended within), TimeoutError, OSError.
     """

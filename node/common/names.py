@@ -11,7 +11,7 @@ RESERVED_NAMES = frozenset({"home", "out", "balance", "best", "here"})
 
 
 def check_name(name: object) -> str:
-    """A node's name. Errors: ValueError."""
+    """Return a node's name. Errors: ValueError."""
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
         raise ValueError(f"{name!r} is no name for a node (letters, digits, '.', '_', '-'; not {', '.join(sorted(RESERVED_NAMES))})")
     return name
@@ -29,5 +29,5 @@ def parse_endpoint(text: object, port: int = DEFAULT_PORT) -> tuple[str, int]:
 
 
 def format_endpoint(host: str, port: int) -> str:
-    """The inverse of parse_endpoint."""
+    """Return the inverse of parse_endpoint."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

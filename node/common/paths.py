@@ -66,6 +66,11 @@ class Paths:
         return self.state / "ledger.db"
 
     @property
+    def programs(self) -> Path:
+        """What programs have used, by user; JSON."""
+        return self.state / "programs.json"
+
+    @property
     def seeds(self) -> Path:
         """Addresses that `mosctl cluster join` learned, one per line; used besides those of the configuration."""
         return self.state / "seeds"
@@ -76,7 +81,7 @@ class Paths:
         return self.run / "peers.json"
 
     @property
-    def life(self) -> Path:
+    def incarnation(self) -> Path:
         """How often a daemon has begun here, as a number that grows."""
         return self.state / "life"
 

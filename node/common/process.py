@@ -1,4 +1,4 @@
-"""What /proc tells of a process; a process is (pid, start time), never a bare pid."""
+"""What /proc reports about a process; a process is (pid, start time), never a bare pid."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 def age(stat: ProcessStat) -> float:
-    """Seconds since the process began."""
+    """Return seconds since the process began."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - stat.starttime / TICKS
 
 
 def born_at(starttime: int) -> float:
-    """When a process began, in seconds since the epoch."""
+    """Return when a process began, in seconds since the epoch."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + starttime / TICKS
 
 
 def is_alive(pid: int, starttime: int) -> bool:
-    """Whether that very process still runs (a zombie does not)."""
+    """Return whether that very process still runs (a zombie does not)."""
     stat = read_stat(pid)
     return stat is not None and stat.starttime == starttime and stat.state not in "ZX"
 
 
 def real_uid(pid: int) -> int | None:
-    """The real user of a process, None if it is gone."""
+    """Return the real user of a process, None if it is gone."""
     try:
         with open(f"/proc/{pid}/status", "rb") as source:
             for line in source:
@@ -76,7 +76,7 @@ def real_uid(pid: int) -> int | None:
 
 
 def is_traced(pid: int) -> bool:
-    """Whether a process has a tracer."""
+    """Return whether a process has a tracer."""
     try:
         with open(f"/proc/{pid}/status", "rb") as source:
             return any(line.startswith(b"TracerPid:") and int(line.split()[1]) != 0 for line in source)
@@ -97,7 +97,7 @@ def children(pid: int) -> list[int]:
 
 
 def traffic(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """How many calls each process has made that read or write, and how many bytes those were; of those that the kernel tells of."""
+    """Return how many calls each process has made that read or write, and how many bytes those were; of those that the kernel reports."""
     return {pid: done for pid, done in _aside.ask(_traffic, pids).items() if done is not None}
 
 
@@ -111,7 +111,7 @@ def _traffic(pid: int) -> tuple[int, int] | None:
 
 
 def far_positions(pid: int, tree: str) -> dict[tuple[int, str], int]:
-    """Where a process's descriptors of files of other nodes are, in bytes; by number and path below the tree of all nodes' files."""
+    """Return where a process's descriptors of files of other nodes are, in bytes; by number and path below the tree of all nodes' files."""
     found = {}
     with suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
@@ -124,7 +124,7 @@ def far_positions(pid: int, tree: str) -> dict[tuple[int, str], int]:
 
 
 def is_mosrun(pid: int) -> bool:
-    """Whether a process is mosrun, or what it is for a moment (-X), and has not become its program yet."""
+    """Return whether a process is mosrun, or what it is for a moment (-X), and has not become its program yet."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")).removesuffix(" (deleted)") in _MOSRUN
     except OSError:
@@ -132,7 +132,7 @@ def is_mosrun(pid: int) -> bool:
 
 
 def command_line(pid: int) -> str:
-    """The command as ps shows it, at most 200 characters; empty if there is no such process, or it does not let the kernel tell."""
+    """The command as ps shows it, at most 200 characters; empty if there is no such process, or it keeps the kernel from answering."""
     return command_lines([pid]).get(pid, "")
 
 
@@ -155,7 +155,7 @@ def _command_line(pid: int) -> str:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, the number if it has none."""
+    """Return the name of a user, the number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -163,7 +163,7 @@ def user_name(uid: int) -> str:
 
 
 def group_names(uid: int) -> list[str]:
-    """The names of a user's groups; none if the user has no name."""
+    """Return the names of a user's groups; none if the user has no name."""
     names = []
     with suppress(KeyError, OSError):
         user = pwd.getpwuid(uid)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from balancer.load import CALIBRATION_SECONDS, SAMPLES_PER_SECOND, effective_cores, speed_of, yardstick_round
+from balancer.load.load import CALIBRATION_SECONDS, SAMPLES_PER_SECOND, effective_cores, speed_of, yardstick_round
 from kernel_helpers.usage.sampler import Sampler
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
@@ -46,7 +46,7 @@ def cores() -> float:
 
 
 class RunnableThreads:
-    """Counts threads that run or want to, SAMPLES_PER_SECOND times a second, the daemon's own not among them, nor, where they can be told
+    """Counts threads that run or want to, SAMPLES_PER_SECOND times a second, the daemon's own not among them, nor, where they can be known
     apart, those of farhome's other programs: what they do in moves, and for files, is no load that could be elsewhere."""
 
     def __init__(self, own: Callable[[], Iterable[int]]) -> None:
@@ -62,7 +62,7 @@ class RunnableThreads:
         self._sampler = Sampler(is_machine, 1 / SAMPLES_PER_SECOND)
 
     def take(self) -> list[tuple[float, int]]:
-        """When (of time.monotonic) and how many, of each sample since the last call."""
+        """Return when (of time.monotonic) and how many, of each sample since the last call."""
         if self._sampler is None:
             return []
         before, self._known = self._known, frozenset(self._own())
@@ -75,7 +75,7 @@ class RunnableThreads:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes that are free to use, and bytes in all."""
+    """Return bytes that are free to use, and bytes in all."""
     figures = {}
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         name, _, value = line.partition(":")

@@ -1,4 +1,5 @@
-"""In which line of a TOML file a key is. The parser does not tell; but it can be asked how much of the file it takes to have the key."""
+"""In which line of a TOML file a key is. The parser does not report it; but it can be asked how much of the file it takes to have the
+key."""
 
 from __future__ import annotations
 
@@ -6,19 +7,19 @@ import tomllib
 from bisect import bisect_left
 from typing import Any
 
-from balancer.mistakes import Where
+from balancer.lending.mistakes import Where
 
 
 def line_of(text: str, where: Where) -> int | None:
-    """The line (from 1) in which the statement begins that gives a key, or the last part of the way to it that is given at all; None if
-    nothing is. The text is valid TOML."""
+    """Return the line (from 1) in which the statement begins that gives a key, or the last part of the way to it that is given at all; None
+    if nothing is. The text is valid TOML."""
     lines = text.splitlines()
     wanted = _depth(tomllib.loads(text), where)
     if not wanted:
         return None
 
     def has(begin: int) -> bool:
-        """Whether the way is there with the first statement that ends in line `begin` or after."""
+        """Return whether the way is there with the first statement that ends in line `begin` or after."""
         return _depth(_document(lines, begin)[0], where) >= wanted
 
     first = bisect_left(range(1, len(lines) + 1), True, key=has) + 1

@@ -13,6 +13,7 @@ with a move under way is in a group of its own, `farhome-remotes`, which gets le
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -26,6 +27,7 @@ BASE = f"{TOP}/guests"
 RESTING = f"{TOP}/remotes"
 REMOTES = "farhome-remotes"
 CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer", "pids")
+_TRIES = 100
 PERIOD_US = 20_000
 """Of the cpu quota: short, so that who is held back is slow evenly, and a move that begins then need not wait long for its guest."""
 NANOSECONDS, MICROSECONDS = 1e-9, 1e-6
@@ -73,7 +75,7 @@ def hierarchies(mounts: str = "/proc/self/mounts") -> dict[str, Path]:
 
 
 def _counters(directories: Iterable[Path]) -> Iterator[tuple[Path, float]]:
-    """Files that may tell how much of the processors a group has used, and in which unit of seconds."""
+    """Files that may report how much of the processors a group has used, and in which unit of seconds."""
     for directory in directories:
         yield directory / "cpuacct.usage", NANOSECONDS
         yield directory / "cpu.stat", MICROSECONDS
@@ -105,10 +107,15 @@ def _write(path: Path, value: str) -> bool:
     return True
 
 
-def _weigh(group: Path, weight: dict[str, str]) -> bool:
-    """Whether the group's weight among its neighbours is that now."""
-    written = [_write(group / file, value) for file, value in weight.items() if (group / file).exists()]
-    return any(written)
+def _weigh(group: Path, weight: dict[str, str]) -> None:
+    for file, value in weight.items():
+        if (group / file).exists():
+            _write(group / file, value)
+
+
+def _is_weighed(point: Path) -> bool:
+    """Whether the groups of a hierarchy share processors by weight. What is beside the guests' group has the controllers that it has."""
+    return any((point / BASE / file).exists() for file in FULL_WEIGHT)
 
 
 class GuestGroups:
@@ -117,31 +124,31 @@ class GuestGroups:
     def __init__(self, points: Iterable[Path] | None = None) -> None:
         """points: where the hierarchies of the node are mounted, if not as this program sees them."""
         self._counters: dict[str, tuple[Path, float]] = {}
-        """By the name of a group: where its use of processors is told."""
+        """By the name of a group: where its use of processors is shown."""
         self._memory_files: dict[str, str] = {}
         """By the key of a guest: where its memory is."""
+        self._weighed: set[Path] = set()
+        """Hierarchies whose groups share processors by weight: those in which remotes are put."""
+        self._remotes_weight = FULL_WEIGHT
         self._points = sorted(set(hierarchies().values() if points is None else points))
 
     def directories(self, name: str) -> list[Path]:
-        """The directories of a group, one in each hierarchy."""
+        """Return the directories of a group, one in each hierarchy."""
         return [point / name for point in self._points]
 
     def prepare(self) -> None:
         """Makes the groups above the guests'."""
         for point in self._points:
             # Version 2 gives a group only the controllers that every group above hands on.
-            for directory in (point, point / TOP, point / BASE, point / RESTING, point / REMOTES):
-                try:
-                    directory.mkdir(exist_ok=True)
-                except OSError as error:
-                    log.debug("%s: %s", directory, error)
-                    break
-                for controller in _handed_on(directory) if directory not in (point / RESTING, point / REMOTES) else ():
+            for directory in (point, point / TOP, point / BASE):
+                _make(directory)
+                for controller in _handed_on(directory):
                     _write(directory / "cgroup.subtree_control", f"+{controller}")
-            if not _weigh(point / RESTING, FIRST_WEIGHT):
-                for name in (RESTING, REMOTES):  # it is about something else than processors
-                    with suppress(OSError):
-                        (point / name).rmdir()
+            if _is_weighed(point):
+                self._weighed.add(point)
+                for name, weight in ((RESTING, FIRST_WEIGHT), (REMOTES, self._remotes_weight)):
+                    _make(point / name)
+                    _weigh(point / name, weight)
 
     def bound(self, bounds: Bounds) -> None:
         """Bounds all guests together, at once. The bounds are those of the uppermost group: its neighbours are the owner's."""
@@ -163,18 +170,29 @@ class GuestGroups:
 
     def place_remote(self, pid: int, is_at_rest: bool) -> None:
         """Puts a program that supervises guests beside them, or (one that moves a guest) beside the owner's programs. Takes some ms."""
-        groups = self.directories(RESTING if is_at_rest else REMOTES)
-        if not any(group.exists() for group in groups):
-            self.prepare()  # a daemon that has ended has taken it away, which was empty
-        for group in groups:
-            if group.exists():
-                _write(group / "cgroup.procs", str(pid))
+        if not self._weighed:
+            self.prepare()
+        for point in sorted(self._weighed):
+            self._join(point / (RESTING if is_at_rest else REMOTES), pid)
+
+    def _join(self, directory: Path, pid: int) -> None:
+        """Puts a process into a group that prepare() makes, and that a daemon which ends removes if it is empty."""
+        for _ in range(_TRIES):
+            try:
+                (directory / "cgroup.procs").write_text(str(pid))
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENODEV):  # it is not that the group has been removed
+                    log.debug("%s: %s", directory, error)
+                    return
+            self.prepare()
+        log.warning("%s is removed again and again", directory)
 
     def weigh_remotes(self, is_owner_back: bool) -> None:
         """Gives those that move guests less of the processors than the owner's programs have, or as much as anybody has."""
-        for point in self._points:
-            if (point / REMOTES).exists():
-                _weigh(point / REMOTES, REMOTES_WEIGHT if is_owner_back else FULL_WEIGHT)
+        self._remotes_weight = REMOTES_WEIGHT if is_owner_back else FULL_WEIGHT
+        for point in self._weighed:
+            _weigh(point / REMOTES, self._remotes_weight)
 
     def bound_memory(self, key: str, most: int | None) -> None:
         """Bounds the memory of one guest, besides that of all together; None: without limit."""
@@ -214,11 +232,11 @@ class GuestGroups:
         return False
 
     def exists(self, key: str) -> bool:
-        """Whether a guest has a group still."""
+        """Return whether a guest has a group still."""
         return any(directory.exists() for directory in self.directories(f"{BASE}/{key}"))
 
     def stands_still(self, key: str) -> bool:
-        """Whether all processes of a guest have come to stand still."""
+        """Return whether all processes of a guest have come to stand still."""
         for directory in self.directories(f"{BASE}/{key}"):
             for file, word in (("cgroup.events", "frozen 1"), ("freezer.state", "FROZEN")):
                 try:
@@ -229,7 +247,7 @@ class GuestGroups:
         return False
 
     def is_held_back(self) -> bool:
-        """Whether guests get only a share of the processors, or what nobody else wants."""
+        """Return whether guests get only a share of the processors, or what nobody else wants."""
         for point in self._points:
             for file in ("cpu.idle", "cpu.cfs_quota_us", "cpu.max"):
                 try:
@@ -241,11 +259,11 @@ class GuestGroups:
         return False
 
     def cpu(self, key: str | None = None) -> float | None:
-        """Seconds of processor that a guest has used here, or all guests since the groups were made; None if nothing tells."""
+        """Return seconds of processor that a guest has used here, or all guests since the groups were made; None if nothing reports it."""
         return self._cpu(f"{BASE}/{key}" if key is not None else BASE)
 
     def cpu_of_node(self) -> float | None:
-        """Seconds of processor that have been used on this node by whatever is on it; None if nothing tells."""
+        """Return seconds of processor that have been used on this node by whatever is on it; None if nothing reports it."""
         return self._cpu("")
 
     def _cpu(self, name: str) -> float | None:
@@ -256,7 +274,7 @@ class GuestGroups:
             except OSError:
                 self._counters.pop(name, None)
                 continue
-            # What version 1 calls cpu.stat tells something else.
+            # What version 1 calls cpu.stat is something else.
             if unit == NANOSECONDS or words[:1] == [b"usage_usec"]:
                 self._counters[name] = file, unit
                 return int(words[-1] if unit == NANOSECONDS else words[1]) * unit
@@ -266,10 +284,7 @@ class GuestGroups:
         """Makes the group of one guest; returns its name, relative to each hierarchy's mount point."""
         name = f"{BASE}/{key}"
         for directory in self.directories(name):
-            try:
-                directory.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                log.debug("%s: %s", directory, error)
+            _make(directory)
         return name
 
     def remove(self, key: str) -> bool:
@@ -282,7 +297,7 @@ class GuestGroups:
         return removed
 
     def memory(self, key: str) -> int:
-        """Bytes that a guest uses here, 0 if nothing tells."""
+        """Return bytes that a guest uses here, 0 if nothing reports it."""
         known = self._memory_files.get(key)
         for file in (known,) if known is not None else self._memory_counters(key):
             try:
@@ -295,7 +310,7 @@ class GuestGroups:
         return 0
 
     def _memory_counters(self, key: str) -> Iterator[str]:
-        """Files that may tell how much memory a guest uses."""
+        """Files that may report how much memory a guest uses."""
         for directory in self.directories(f"{BASE}/{key}"):
             yield from (f"{directory}/{file}" for file in ("memory.current", "memory.usage_in_bytes"))
 
@@ -305,6 +320,20 @@ class GuestGroups:
             for name in (BASE, RESTING, TOP, REMOTES):
                 with suppress(OSError):
                     (point / name).rmdir()
+
+
+def _make(directory: Path) -> None:
+    """Make a group, and those above it, which a daemon that ends may remove at the same time (remove_all)."""
+    for _ in range(_TRIES):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            return
+        except (FileNotFoundError, FileExistsError):  # removed just before, or just after it was found
+            continue
+        except OSError as error:
+            log.debug("%s: %s", directory, error)
+            return
+    log.warning("%s cannot be made: the group above it is removed again and again", directory)
 
 
 def _remove_tree(directory: Path) -> bool:

@@ -11,7 +11,7 @@ TIMEOUT = 5.0
 
 
 def why_no_user_namespaces() -> str:
-    """Why the kernel makes none for us, in the words of what has tried; empty: it does."""
+    """Return why the kernel makes none for us, in the words of what has tried; empty: it does."""
     try:
         done = subprocess.run(
             [build_directory() / "sandbox", "try"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT, check=False

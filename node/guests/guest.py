@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from balancer.conditions import Values
+from balancer.lending.conditions import Values
 from node.cluster.front.connections import PeerRefused
 from node.cluster.front.peer_server import Caller
 
 MOST_GROUPS = 64
-"""Of a user that a home may tell of."""
+"""Of a user that a home may report."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Guest:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What admission has to know besides the guests: bytes that are free, whether the node runs on its battery (None: nothing tells), why
-    the owner has the node now, and what conditions may name."""
+    """What admission has to know besides the guests: bytes that are free, whether the node runs on its battery (None: nothing reports it),
+    why the owner has the node now, and what conditions may name."""
 
     memory_free: int
     is_on_battery: bool | None = None
@@ -49,7 +49,7 @@ class Surroundings:
 
 
 def requested(caller: Caller, parameters: dict[str, Any]) -> Guest:
-    """The guest that a reservation is for. Errors: PeerRefused."""
+    """Return the guest that a reservation is for. Errors: PeerRefused."""
     home, pid, uid, user, memory = (parameters.get(key) for key in ("home", "pid", "uid", "user", "memory"))
     if home != caller.name:
         raise PeerRefused("refused", "a node reserves places for its own processes only")
@@ -72,7 +72,7 @@ def requested(caller: Caller, parameters: dict[str, Any]) -> Guest:
 
 
 def amount(parameters: dict[str, Any], key: str, most: float, default: float | None = None) -> float:
-    """A figure of a request. Errors: PeerRefused."""
+    """Return a figure of a request. Errors: PeerRefused."""
     value = parameters.get(key, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         raise PeerRefused("refused", f"{key} in the request for a place makes no sense")
@@ -85,3 +85,12 @@ def recorded(record: dict[str, Any]) -> Guest:
         float(record["since"]), str(record.get("command", "")), float(record.get("runnable", 1.0)), str(record["group"]),
         tuple(map(str, record.get("groups", ()))),
     )  # fmt: skip
+
+
+def shown(guest: Guest, memory: int, kind: str, is_held: bool) -> dict[str, Any]:
+    """Return what `mosps --guests` shows of a guest."""
+    return {
+        "home": guest.home, "pid": guest.pid, "user": guest.user, "uid": guest.uid, "since": guest.since,
+        "seconds": max(0.0, time.time() - guest.since), "memory": memory, "command": guest.command, "key": guest.key, "class": kind,
+        "frozen": is_held,
+    }  # fmt: skip

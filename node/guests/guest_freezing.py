@@ -18,6 +18,8 @@ class GuestFreezing:
         self._groups = groups
         self._running: set[str] = set()
         self._on_the_way: set[str] = set()
+        self._coming: dict[str, tuple[str, list[Guest] | None]] = {}
+        """Guests that are about to arrive, by key: the group of each, and which guests of that group wait for their home."""
         self._held: set[str] = set()
         """Groups that stand still."""
         self._wanted: list[Guest] = []
@@ -30,19 +32,26 @@ class GuestFreezing:
     def runs(self, key: str) -> None:
         """A guest has arrived."""
         self._running.add(key)
+        if self._coming.pop(key, None) is not None:
+            self._settle()
 
     def forget(self, key: str) -> None:
         """A guest has gone."""
         self._running.discard(key)
+        if (coming := self._coming.pop(key, None)) is not None:
+            group, cut = coming
+            if cut is not None:  # it has not come
+                self._cut_groups.setdefault(group, cut)
+            self._settle()
         self._on_the_way.discard(key)
         self._cut.discard(key)
 
     def is_here(self, guest: Guest) -> bool:
-        """Whether it has arrived."""
+        """Return whether it has arrived."""
         return guest.key in self._running
 
     def is_held(self, guest: Guest) -> bool:
-        """Whether it is to stand still now."""
+        """Return whether it is to stand still now."""
         return guest.group in self._held
 
     def hold(self, guests: Iterable[Guest]) -> None:
@@ -51,7 +60,7 @@ class GuestFreezing:
         self._settle()
 
     def is_cut(self, guest: Guest) -> bool:
-        """Whether it waits for its home."""
+        """Return whether it waits for its home."""
         return guest.key in self._cut
 
     def cut(self, guest: Guest, is_cut: bool, family: Iterable[Guest]) -> None:
@@ -64,11 +73,16 @@ class GuestFreezing:
             self._cut_groups.pop(guest.group, None)
         self._settle()
 
+    def comes(self, guest: Guest) -> None:
+        """A guest is about to arrive: its place is made in its group, where children may stand still that it has left here."""
+        self._coming[guest.key] = (guest.group, self._cut_groups.pop(guest.group, None))
+        self._settle()
+
     def _settle(self) -> None:
         waiting = [guest for family in self._cut_groups.values() for guest in family if guest.key in self._cut]
         guests = [*self._wanted, *waiting]
         busy = {guest.group for guest in guests if guest.key in self._on_the_way or guest.key not in self._running}
-        wanted = {guest.group for guest in guests} - busy
+        wanted = {guest.group for guest in guests} - busy - {group for group, _ in self._coming.values()}
         for group in self._held - wanted:
             self._groups.freeze(group, False)
         self._held = {group for group in wanted if group in self._held or self._groups.freeze(group, True)}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from balancer.lending import Borrower, GuestClass, Present, class_of
-from balancer.policy import LendingPolicy, LendingState
+from balancer.lending.lending import Borrower, GuestClass, Present, class_of
+from balancer.lending.policy import LendingPolicy, LendingState
 from engine.files import store
 from node.common.paths import Paths
 from node.guests.cgroups import GuestGroups
@@ -18,7 +18,7 @@ from node.guests.guest import Guest, Surroundings
 DISK_SHARE = 0.2
 """Of the disk, lent for files of guests' homes if the owner does not say more."""
 DISK_PERIOD = 10.0
-"""Seconds between two looks at how much disk guests use."""
+"""Seconds between two checks of the disk space that guests use."""
 
 
 class GuestShares:
@@ -32,7 +32,7 @@ class GuestShares:
         self._disk_at = float("-inf")
 
     def memory(self, guest: Guest) -> int:
-        """Bytes that a guest has here: what was reserved or what it uses, whichever is more. What a child uses that was born here
+        """Return bytes that a guest has here: what was reserved or what it uses, whichever is more. What a child uses that was born here
         counts as its parent's."""
         return max(guest.memory, self._groups.memory(guest.key)) if guest.group == guest.key else 0
 
@@ -43,7 +43,7 @@ class GuestShares:
         return sum(max(memory, self._groups.memory(group)) for group, memory in reserved.items())
 
     def lent_disk(self, policy: LendingPolicy) -> int:
-        """Bytes of the disk that files of guests' homes may take here."""
+        """Return bytes of the disk that files of guests' homes may take here."""
         return policy.max_disk if policy.max_disk is not None else store.lent(self._paths.cache, DISK_SHARE)
 
     def _disk_of_all(self) -> int:
@@ -77,8 +77,8 @@ class GuestShares:
                 return first, kind.name if kind is not None else ""
         return None
 
-    def state(self, guests: Mapping[str, Guest], policy: LendingPolicy, around: Surroundings, blocked: bool) -> LendingState:
-        """How the node is now, with those guests, for the owner's policy."""
+    def lending_state(self, guests: Mapping[str, Guest], policy: LendingPolicy, around: Surroundings, blocked: bool) -> LendingState:
+        """Return how the node is now, with those guests, for the owner's policy."""
         clock, memory = time.localtime(), self._memory_of_all(guests)
         present = (Present(guest.key, self.kind(guest, policy), self.memory(guest), guest.since) for guest in guests.values())
         return LendingState(

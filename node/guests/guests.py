@@ -14,18 +14,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from balancer.policy import LendingPolicy, LendingState
-from kernel_helpers.errors import sentence
+from balancer.lending.policy import LendingPolicy, LendingState
+from kernel_helpers.common.errors import sentence
 from node.cluster.front.connections import BUSY, PeerRefused
 from node.cluster.front.peer_server import Caller
 from node.common.config import Config
 from node.common.paths import Paths, write_atomically
 from node.common.tasks import Tasks
+from node.guests.admission import ARRIVALS, Admission
 from node.guests.cgroups import GuestGroups
-from node.guests.foundation import why_no_user_namespaces
-from node.guests.guest import Guest, Surroundings, amount, recorded, requested
+from node.guests.guest import Guest, Surroundings, amount, recorded, requested, shown
 from node.guests.guest_freezing import GuestFreezing
 from node.guests.guest_shares import GuestShares
+from node.guests.guest_usage import GuestUsage
+from node.guests.remote_options import remote_options
 from node.guests.resting import Resting
 from node.programs.programs import Program, ProgramError, Programs
 from wire import steps
@@ -35,15 +37,7 @@ SECRET = 32
 LISTEN_TIMEOUT = 15.0
 STALE_TIMEOUT = 8.0
 """Seconds that a new guest waits for the one with the same key, which has just left, to be cleared away."""
-ARRIVALS = 8
-"""Places that may be in the making at once."""
-PLACES, PLACES_OF_HOME = 256, 64
-"""Places whose guests do not run here yet, each a process and three descriptors: of all homes, and of one."""
 EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT = 10.0, 3600.0
-USAGE_TIMEOUT = 1.0
-MOST_ASKED = 256
-ROOM_TIMEOUT = 10.0
-"""Seconds within which a guest has to make room for one of a higher class."""
 
 log = logging.getLogger("mosd.guests")
 
@@ -57,9 +51,9 @@ class Guests:
         recheck: Callable[[float, Guest, int], str | None], cluster: Callable[[], str] = str,
         left: Callable[[Guest], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """accepted is told of guests that get a place now; recheck says why a guest, by the
-        slowdown of where it is, would be no better off here, and is told of the bytes that are on their way already. cluster: the name of
-        the one that all peers are in. left is told of guests that have gone, while their control groups are still there."""
+        """accepted is called for guests that get a place now; recheck says why a guest, by the
+        slowdown of where it is, would be no better off here, and is called with the bytes that are on their way already. cluster: the name
+        of the one that all peers are in. left is called for guests that have gone, while their control groups are still there."""
         self._paths = paths
         self._config = config
         self._policy = policy
@@ -72,16 +66,17 @@ class Guests:
         self._guests: dict[str, Guest] = {}
         self._remotes: dict[str, Program] = {}
         self._arriving: set[str] = set()
-        self._alone: dict[str, float] = {}
-        """Guests that have been alone in their control groups since they came, and seconds of cpu that those had counted before."""
         self._expelling: set[str] = set()
         self._leaving: set[str] = set()
         self._tasks = Tasks()
-        self._kernel_refuses: str | None = None
-        """why it makes no user namespace; empty: it does, None: it has not been asked"""
         self.groups = GuestGroups()
         self.shares = GuestShares(paths, self.groups, cluster)
         self.freezing = GuestFreezing(self.groups)
+        self.usage = GuestUsage(config, self._guests, self._remotes, self.groups, self.freezing)
+        self._admission = Admission(
+            lambda: config().name, policy, self._guests, self.shares, self.freezing, self.lending_state,
+            self.expel,
+        )  # fmt: skip
         self.resting = Resting(self.groups, lambda: {key: remote.pid for key, remote in self._remotes.items()})
 
     @property
@@ -106,27 +101,27 @@ class Guests:
         """Every guest, those that are on their way too."""
         return list(self._guests.values())
 
-    def state(self) -> LendingState:
-        """How the node is now, for the owner's policy."""
-        return self.shares.state(self._guests, self._policy(), self._surroundings(), self.blocked)
+    def lending_state(self) -> LendingState:
+        """Return how the node is now, for the owner's policy."""
+        return self.shares.lending_state(self._guests, self._policy(), self._surroundings(), self.blocked)
 
     def lends(self) -> str | None:
-        """Why no guest would be taken now, None if some would."""
-        return self._policy().lends(self.state())
+        """Return why no guest would be taken now, None if some would."""
+        return self._policy().lends(self.lending_state())
 
     def denied(self) -> dict[str, str]:
         """Keys of those to whom the policy, which may have changed, does not lend, and why."""
-        policy, state = self._policy(), self.state()
+        policy, state = self._policy(), self.lending_state()
         reasons = {key: policy.denies(self.shares.borrower(guest), state) for key, guest in self._guests.items()}
         return {key: reason for key, reason in reasons.items() if reason is not None}
 
     async def reserve(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
-        """A place for one guest: where its home may connect to, and the secret. Errors: PeerRefused with the reason."""
+        """Return a place for one guest: where its home may connect to, and the secret. Errors: PeerRefused with the reason."""
         guest, kind = requested(caller, parameters), "refused"
-        refusal = await self._why_not(guest)
+        refusal = await self._admission.why_not(guest)
         if refusal is None and parameters.get("slowdown") is not None:
-            kind, refusal = BUSY, self._recheck(amount(parameters, "slowdown", 1e9), guest, self._coming())
-        if refusal is None and (len(self._arriving) >= ARRIVALS or self._is_crowded(guest)):
+            kind, refusal = BUSY, self._recheck(amount(parameters, "slowdown", 1e9), guest, self._admission.coming())
+        if refusal is None and (len(self._arriving) >= ARRIVALS or self._admission.is_crowded(guest)):
             kind, refusal = BUSY, "too many guests are on their way to it"
         if refusal:
             raise PeerRefused(kind, refusal)
@@ -145,37 +140,6 @@ class Guests:
         steps.reached("reserved")
         return {"address": [self._config().address, port], "secret": secret, "key": guest.key}
 
-    def _coming(self) -> int:
-        """Bytes of guests that do not run here yet."""
-        return sum(guest.memory for guest in self._guests.values() if not self.freezing.is_here(guest))
-
-    def _is_crowded(self, newcomer: Guest) -> bool:
-        """Whether there are so many places already to which nobody has come; a home that asks again for the same one gets it anew."""
-        empty = [guest for guest in self._guests.values() if guest.key != newcomer.key and not self.freezing.is_here(guest)]
-        return len(empty) >= PLACES or sum(guest.home == newcomer.home for guest in empty) >= PLACES_OF_HOME
-
-    async def _why_not(self, guest: Guest) -> str | None:
-        """Why the policy does not admit a guest, when those have gone that make room for it."""
-        borrower = self.shares.borrower(guest)
-        if not self._policy().is_own(guest.home) and (reason := self._why_no_ids()):
-            return f"{reason}, and so the node takes guests of its own administration alone, which {guest.home} is not of"
-        refusal = self._policy().admits(borrower, guest.memory, self.state())
-        going = self._policy().makes_room(borrower, guest.memory, self.state()) if refusal else []
-        if not going:
-            return refusal
-        log.info("%s make room for guest %s of %s", ", ".join(going), guest.key, borrower)
-        reason = f"{self._config().name} has a guest of a higher class"
-        await asyncio.gather(*(self.expel(key, reason, ROOM_TIMEOUT) for key in going))
-        return self._policy().admits(borrower, guest.memory, self.state())
-
-    def _why_no_ids(self) -> str | None:
-        """Why guests have the user ids of their homes, as any account here that has the same; None: they have ids of their own."""
-        if self._policy().ids is None:
-            return "its owner does not let guests have user ids of their own"
-        if self._kernel_refuses is None:
-            self._kernel_refuses = why_no_user_namespaces()
-        return f"its kernel gives guests no user ids of their own ({self._kernel_refuses})" if self._kernel_refuses else None
-
     async def _clear_stale(self, key: str) -> None:
         old = self._remotes.get(key)
         if old is None:
@@ -190,6 +154,7 @@ class Guests:
         """The guest counts while its place is made, which takes a while, and from then on. As _start_remote()."""
         self._guests[guest.key] = guest
         self._accepted(guest)
+        self.freezing.comes(guest)
         try:
             return await self._start_remote(guest, secret)
         except BaseException:
@@ -201,8 +166,7 @@ class Guests:
         config, paths, key = self._config(), self._paths, guest.key
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         cgroup = self.groups.create(key)
-        if (counted := self.groups.cpu(key)) is not None:
-            self._alone[key] = counted
+        self.usage.begins(key)
         self.groups.put_first(key, True)
         policy = self._policy()
         self.groups.bound_memory(key, self.shares.kind(guest, policy).max_memory)
@@ -212,18 +176,9 @@ class Guests:
             os.write(write_end, secret)
             os.close(write_end)
             path = paths.remotes / f"{key}.sock"
-            argv = [
-                *self._programs.remote, "--home", guest.home, "--pid", str(guest.pid), "--socket", str(path),
-                "--secret-fd", str(read_end), "--address", config.address, "--node", config.name,
-                "--link-timeout", str(config.link_timeout), "--interception", config.interception, "--cgroup", cgroup,
-                "--ids", "none" if self._why_no_ids() else "{}-{}".format(*policy.ids or ()), "--engines", ",".join(sorted(policy.engines)),
-                "--images", str(paths.images), "--cache", str(paths.cache),
-                *(["--pki", str(paths.pki), "--direct-after", str(config.mfs.direct_after)] if config.mfs.is_direct else []),
-                *(["--own-files", str(paths.mfs / config.name)] if config.mfs.is_direct else []),
-                "--announced", str(guest.memory), "--lent-disk", str(self.shares.lent_disk(self._policy())),
-                *(["--root-counts"] if config.mfs.trusts_root_of(guest.home) else []),
-                *([] if config.encryption else ["--plain"]),
-            ]  # fmt: skip
+            argv = [*self._programs.remote, *remote_options(guest, config, paths, policy, path, read_end, cgroup)]
+            argv += ["--ids", "none" if self._admission.why_no_ids() else "{}-{}".format(*policy.ids or ())]
+            argv += ["--lent-disk", str(self.shares.lent_disk(policy))]
 
             def on_event(message: Message) -> None:
                 if message.get("event") == "listening" and not listening.done():
@@ -259,7 +214,7 @@ class Guests:
         elif event == "cut":
             self._cut(key, message.get("cut") is True)
         elif event == "born" and key in self._guests:
-            self._alone.pop(self._guests[key].group, None)
+            self.usage.shares(self._guests[key].group)
             self._tasks.spawn(self._take_child(self._guests[key], int(message["pid"])))
 
     def _cut(self, key: str, is_cut: bool) -> None:
@@ -302,7 +257,7 @@ class Guests:
     def _forget(self, key: str) -> None:
         guest = self._guests.pop(key, None)
         program = self._remotes.pop(key, None)
-        self._alone.pop(key, None)
+        self.usage.shares(key)
         self.freezing.forget(key)
         self.resting.forget(key)
         self.groups.put_first(guest.group if guest is not None else key, False)  # others may have been born in it
@@ -314,13 +269,13 @@ class Guests:
                 self._tasks.spawn(self._remove_group(left))
 
     async def _remove_group(self, key: str) -> None:
-        """Removes the guest's group once the kernel has let go of its last process; then its file, by which a daemon after
-        this one would do the same."""
-        for _ in range(100):
-            if self._clear(key):
-                return
-            await asyncio.sleep(0.05)
-        log.warning("the cgroup of guest %s is not empty", key)
+        """Removes the guest's group once the kernel has let go of its last process; then its file, by which a later daemon would."""
+        for looks, pause in ((100, 0.05), (600, 1.0)):
+            for _ in range(looks):
+                if self._clear(key):
+                    return
+                await asyncio.sleep(pause)
+            log.warning("the cgroup of guest %s is not empty", key)
 
     def bound_memory(self) -> None:
         """Bounds each guest by its class, of a policy that may be another one."""
@@ -372,28 +327,6 @@ class Guests:
             self.on_its_way(key, True)
         await program.request("kill" if ended else "cancel")
 
-    async def usage(self, caller: Caller, pids: object, reads: bool) -> list[list[float]]:
-        """[pid, seconds of cpu since it came, and if wanted bytes that it has read here] of the caller's guests among those pids that
-        tell in time."""
-        keys = {pid: f"{caller.name}-{pid}" for pid in (pids[:MOST_ASKED] if isinstance(pids, list) else ()) if isinstance(pid, int)}
-        counted = {pid: self._counted(key) for pid, key in keys.items()}
-        programs = {pid: self._remotes[key] for pid, key in keys.items() if counted[pid] is None and key in self._remotes}
-        answers = await asyncio.gather(*(program.request("status", USAGE_TIMEOUT) for program in programs.values()), return_exceptions=True)
-        return [[pid, cpu, *([0] if reads else [])] for pid, cpu in counted.items() if cpu is not None] + [
-            [pid, float(answer["cpu"]), *([int(answer.get("reads", 0))] if reads else [])]
-            for pid, answer in zip(programs, answers, strict=True)
-            if not isinstance(answer, BaseException) and isinstance(answer.get("cpu"), (int, float)) and answer.get("running")
-        ]  # fmt: skip
-
-    def _counted(self, key: str) -> float | None:
-        """Seconds of cpu of a guest since it came, if nobody has to be woken up for that: of one that reads no files without its home,
-        and whose control group is its own."""
-        guest, before = self._guests.get(key), self._alone.get(key)
-        if guest is None or before is None or self._config().mfs.is_direct or not self.freezing.is_here(guest):
-            return None
-        now = self.groups.cpu(key)
-        return max(0.0, now - before) if now is not None else None
-
     async def expel(self, key: str | None, reason: str, within: float = EXPEL_TIMEOUT) -> dict[str, str]:
         """Sends one guest home, or all at once; returns those that have not gone within so many seconds, and why."""
         keys = [key] if key is not None else list(self._remotes)
@@ -401,7 +334,8 @@ class Guests:
         return {k: why for k, why in zip(keys, left, strict=True) if why}
 
     def in_excess(self) -> tuple[str, str] | None:
-        """Who goes first if guests use more memory than the owner lends them, and which class of them does, or nothing; else None."""
+        """Return who goes first if guests use more memory than the owner lends them, and which class of them does, or nothing; else
+        None."""
         if self._expelling:
             return None  # who goes already may be enough
         return self.shares.in_excess({key: self._guests[key] for key in self._remotes if key in self._guests}, self._policy())
@@ -451,14 +385,9 @@ class Guests:
         log.info("guest %s is still here", key)
 
     async def rows(self) -> list[dict[str, Any]]:
-        """What `mosps --guests` shows."""
-        now = time.time()
-        return [
-            {"home": g.home, "pid": g.pid, "user": g.user, "uid": g.uid, "since": g.since, "seconds": max(0.0, now - g.since),
-             "memory": self.shares.memory(g), "command": g.command, "key": g.key,
-             "class": self.shares.kind(g, self._policy()).name, "frozen": self.freezing.is_held(g)}
-            for g in self.all()
-        ]  # fmt: skip
+        """Return what `mosps --guests` shows."""
+        policy = self._policy()
+        return [shown(g, self.shares.memory(g), self.shares.kind(g, policy).name, self.freezing.is_held(g)) for g in self.all()]
 
     def close(self) -> None:
         """Lets go of the remotes, which go on."""

@@ -14,10 +14,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.common.errors import FarhomeError, MoveRefused
 from node.common import process
 from node.common.paths import Paths
 from node.moves.home_process import HOME, HomeProcess
@@ -27,7 +28,7 @@ from node.moves.registry import Registry
 from node.programs import programs
 
 PERIOD = 0.5
-"""Seconds between two looks at whose checkpoint is due."""
+"""Seconds between two checks for processes whose checkpoint is due."""
 TIMEOUT = 600.0
 SLOWEST = 5e6
 """Bytes of memory a second that a checkpoint is allowed to be as slow as, beyond TIMEOUT."""
@@ -67,17 +68,18 @@ class Checkpoints:
         self._under_way: set[int] = set()
         self._turns = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
 
-    async def take(self, entry: HomeProcess, asker: int, directory: Path, back: bool = True) -> dict[str, Any]:
-        """What is said of it: frozen_ms (moves included), bytes, where, why (why it is not back where it was). asker: a user. back: whether
-        it is to go where it was. Errors: FarhomeError: the checkpoint that was in `directory` is there still."""
+    async def take(self, entry: HomeProcess, asker: int, directory: Path, back: bool = True, why: str = "") -> dict[str, Any]:
+        """Return what is said of it: frozen_ms (moves included), bytes, where, why (why it is not back where it was). asker: a user.
+        back: whether it is to go where it was; why: what is shown of it when it is home. Errors: FarhomeError: the checkpoint that was in
+        `directory` is there still."""
         pid, begun = entry.pid, time.time()
         async with self._mover.holding(pid), self._turns[0]:
             entry = self._registry.get(pid) or entry
             if entry.state == "starting":
                 raise MoveRefused(pid, "it is only just being started")
-            where, why, frozen_ms = entry.where, "", 0.0
+            where, why_not_back, frozen_ms = entry.where, "", 0.0
             if where != HOME:
-                frozen_ms = (await self._mover.move_held(pid, HOME, REASON, manner=WHOLE)).frozen_ms
+                frozen_ms = (await self._mover.move_held(pid, HOME, REASON, manner=replace(WHOLE, why=why))).frozen_ms
             try:
                 await self._mover.deputies.await_whole(pid)
                 answer = await self._checkpoint(entry, asker, directory)
@@ -87,7 +89,7 @@ class Checkpoints:
                 raise
             finally:
                 if where != HOME and back:
-                    back_ms, why = await self._back(pid, where)
+                    back_ms, why_not_back = await self._back(pid, where)
                     frozen_ms += back_ms
         answer["frozen_ms"] = round(answer["frozen_ms"] + frozen_ms, 2)
         self._registry.update(
@@ -96,18 +98,17 @@ class Checkpoints:
         where_to = _plain(str(directory))
         log.info("process %d is checkpointed to %s, frozen %.1f ms, %d bytes", pid, where_to, answer["frozen_ms"], answer["bytes"])
         current = self._registry.get(pid)
-        return {**answer, "pid": pid, "where": current.where if current is not None else HOME, "why": why}
+        return {**answer, "pid": pid, "where": current.where if current is not None else HOME, "why": why_not_back}
 
     async def take_home(self, entry: HomeProcess, reason: str) -> bool:
-        """The node that a process is on cannot keep it: takes it home for good, with a checkpoint, in the directory of `mosrun -A` or in
-        one that is the user's alone. False if no checkpoint could be made; the process is at home all the same, if it could be had."""
+        """Return the node that a process is on cannot keep it: takes it home for good, with a checkpoint, in the directory of `mosrun -A`
+        or in one that is the user's alone. False if no checkpoint could be made; the process is at home all the same, if it could be
+        had."""
         directory = Path(entry.checkpoint_directory) if entry.checkpoint_directory else self._directory_of(entry)
         try:
-            await self.take(entry, entry.uid, directory, back=False)
+            await self.take(entry, entry.uid, directory, back=False, why=reason)
         except FarhomeError:
             return False  # logged, and kept in the registry
-        finally:
-            self._registry.update(entry.pid, why=reason)
         return True
 
     def _directory_of(self, entry: HomeProcess) -> Path:
@@ -136,7 +137,8 @@ class Checkpoints:
             self._mover.deputies.mender.start(entry.pid)
 
     async def restart(self, parent: int, started: int, uid: int, directory: Path) -> dict[str, Any]:
-        """What is said of it: pid, command, notes. The parent waits for our answer. Errors: FarhomeError: there is no such process."""
+        """Return what is said of it: pid, command, notes. The parent waits for our answer. Errors: FarhomeError: there is no such
+        process."""
         words = ["--parent", str(parent), "--started", str(started), "--uid", str(uid), "--directory", str(directory)]
         async with self._turns[1]:
             answer = await self._run("checkpoint.restart", words, parent, TIMEOUT)
@@ -169,7 +171,7 @@ class Checkpoints:
 
     # -- by the clock ---------------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Begins the checkpoints that are due: the first so long after the process was started, or found by this daemon."""
         now = time.time()
         for entry in self._registry:

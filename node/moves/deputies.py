@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from kernel_helpers.errors import MoveRefused
+from kernel_helpers.common.errors import MoveRefused
 from node.common import process
 from node.common.config import Config
 from node.common.paths import Paths
@@ -44,16 +44,16 @@ log = logging.getLogger("mosd.moves")
 
 
 class Moves(Protocol):
-    """What deputies have to know of moves, and tell of them (moves.py)."""
+    """What deputies have to know of moves, and report about them (moves.py)."""
 
     def is_moving(self, pid: int) -> bool:
-        """Whether a move of that process is under way."""
+        """Return whether a move of that process is under way."""
 
     def lock(self, pid: int) -> asyncio.Lock:
-        """Who has it moves the process."""
+        """Return the lock that the mover of the process holds."""
 
     def progressed(self, pid: int, message: Message) -> None:
-        """How far a move has come, as the deputy tells it."""
+        """How far a move has come, as the deputy reports it."""
 
     def lost(self) -> None:
         """One more process is lost."""
@@ -83,8 +83,10 @@ class Deputies:
         self._tasks = Tasks()
         self._ended_with: OrderedDict[int, int | None] = OrderedDict()
         """Status of programs that have ended, by process id: a child's deputy is its parent's, which alone is ours to wait for."""
-        self._told: set[int] = set()
-        """Processes of whose end their deputy has told; a deputy that goes without a word has died."""
+        self._reported: set[int] = set()
+        """Processes whose end their deputy has reported; a deputy that goes without a word has died."""
+        self.ended_away: Callable[[int, float, int], None] = lambda pid, cpu, calls: None
+        """Is called with what a process that has ended away had used there: seconds of cpu, and calls that home has answered."""
         self.mender = Mender(paths.deputies, recall)
 
     def get(self, pid: int) -> Program | None:
@@ -96,7 +98,7 @@ class Deputies:
         return {deputy.pid: pid for pid, deputy in self._deputies.items()}
 
     async def status(self, pid: int, timeout: float) -> Message:
-        """What the deputy of a process says of it. Errors: ProgramError."""
+        """Return what the deputy of a process says of it. Errors: ProgramError."""
         deputy = self._deputies.get(pid)
         if deputy is None:
             raise ProgramError(f"process {pid} has no deputy")
@@ -119,7 +121,7 @@ class Deputies:
             raise MoveRefused(pid, "the deputy of its move before is still at work")
 
     async def start(self, entry: HomeProcess) -> Program:
-        """The deputy of a process, started if it has none. Errors: ProgramError, OSError, MoveRefused."""
+        """Return the deputy of a process, started if it has none. Errors: ProgramError, OSError, MoveRefused."""
         pid, config, paths = entry.pid, self._config(), self._paths
         known = self._deputies.get(pid)
         if known is not None:
@@ -133,6 +135,8 @@ class Deputies:
             "--link-timeout", str(config.link_timeout), "--engine", config.engine, "--memory", config.memory,
             "--images", str(paths.images), f"--trace={entry.trace}", "--owner", entry.registered_by().to_word(),
             *(["--files-port", str(config.mfs.port), "--deposits", str(paths.run / "mfs/direct")] if config.mfs.is_direct else []),
+            *([] if config.carry else ["--no-carry"]), *([] if config.remember else ["--no-remember"]),
+            *([] if config.run_ahead else ["--no-run-ahead"]),
             *([] if config.encryption else ["--plain"]),
         ]  # fmt: skip
         try:
@@ -152,9 +156,11 @@ class Deputies:
         """What a deputy says unasked."""
         event, entry = message.get("event"), self._registry.get(pid)
         if event in ("lost", "exit"):
-            self._told.add(pid)
+            self._reported.add(pid)
         if event == "exit" and pid in self._deputies:
             self._deputies[pid].farewell = ENDED
+            if float(message.get("cpu", 0.0)) > 0:
+                self.ended_away(pid, float(message["cpu"]), int(message.get("calls", 0)))
         if event == "lost":
             # The process may have ended already: its end and this message come by different ways.
             sentence = str(message.get("sentence") or f"{message.get('node')}: {message.get('reason')}")
@@ -175,7 +181,7 @@ class Deputies:
             self._moves.begins(pid)
         elif event == "state":
             where, reason = str(message.get("where")), str(message.get("reason"))
-            # A move that we asked for has been answered before it is told of: where it is then is nothing new.
+            # A move that we asked for has been answered before it is reported: where it is then is nothing new.
             if where != entry.where:
                 self._moves.went(entry, where, reason, message.get("frozen_ms", 0.0))
         elif event == "executed":
@@ -201,8 +207,12 @@ class Deputies:
         path = self._paths.deputies / f"{pid}.sock"
         try:
             deputy = await self._attach(path, pid)
-        except ProgramError:
-            return  # it was short
+        except ProgramError:  # it was short, or has come home before we heard of it
+            if process.is_traced(pid):
+                await asyncio.sleep(ORPHAN_TIME)
+            if self._registry.get(pid) is None:
+                self._registry.take_child(parent, pid, born=where)
+            return
         entry = self._registry.take_child(parent, pid, state="away", where=where, born=where, command=parent.command)
         if entry is None:
             deputy.detach()
@@ -226,8 +236,8 @@ class Deputies:
         self.mender.start(pid)
         if deputy is not None:
             self._tasks.spawn(self._note_end(deputy))
-        if pid in self._told:
-            self._told.discard(pid)
+        if pid in self._reported:
+            self._reported.discard(pid)
             return
         # The kernel ends a stub with its tracer, and either end may be noticed first.
         entry = self._registry.get(pid) or self._registry.ended.get(pid)
@@ -237,7 +247,7 @@ class Deputies:
     async def last_word(self, entry: HomeProcess, deputy: Program) -> None:
         """Learns where a process is whose deputy has left without our having heard that it came home: its word is lost when the connection
         breaks because we write to it at that moment, or when it is killed. A deputy that goes on for other processes, or that a daemon
-        before us has started, has no status to tell by; but the kernel ends a stub with its tracer: who lives untraced is home."""
+        before us has started, has no status that could show it; but the kernel ends a stub with its tracer: who lives untraced is home."""
         status = await deputy.status(ORPHAN_TIME)
         if status:
             await asyncio.sleep(ORPHAN_TIME)  # the kernel has begun to end it, if it is a stub
@@ -360,6 +370,8 @@ class Deputies:
             return
         now = time.time()
         changes: dict[str, Any] = {"where": where, "state": "home" if where == HOME else "away"}
+        if where == entry.towards:  # else the place there is still to be called off
+            changes["towards"] = ""
         if where != entry.where:
             changes |= {
                 "since": now, "moves": entry.moves + 1, "recent": (*entry.recent, now)[-KEPT_MOVES:], "why": "",

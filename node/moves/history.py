@@ -9,7 +9,7 @@ from typing import Any
 from kernel_helpers.calls.numbers import NUMBERS
 
 BORN = "born"
-"""What a monitor is told of births, which are in no history: their time is the kernel's."""
+"""What a monitor learns of births, which are in no history: their time is the kernel's."""
 KEPT_HAPPENINGS = 12
 KEPT_REASONS = 40
 """Different reasons that are counted; those that come later are counted together as OTHERS."""
@@ -69,7 +69,7 @@ class History:
         return replace(self, recent=_appended(self.recent, Happening(at, EXECUTED, where, where, command[:LONGEST])))
 
     def ended(self, at: float, where: str) -> History:
-        """With its end, unless it was lost, which has been told."""
+        """With its end, unless it was lost, which has been reported."""
         if self.is_lost:
             return self
         return replace(self, recent=_appended(self.recent, Happening(at, ENDED, where, where, "")))
@@ -85,7 +85,7 @@ class History:
         return any(happening.what == LOST for happening in self.recent[-1:])
 
     def row(self, happenings: bool = True) -> dict[str, Any]:
-        """What `mosps --json` shows: reasons, the most frequent first, and the happenings if they are asked for."""
+        """Return what `mosps --json` shows: reasons, the most frequent first, and the happenings if they are asked for."""
         row: dict[str, Any] = {
             "taken_home": [{**entry, "call": is_call(entry["reason"])} for entry in _sorted(self.home)],
             "failed": _sorted(self.failed),
@@ -94,7 +94,7 @@ class History:
 
 
 def is_call(reason: str) -> bool:
-    """Whether what took a process home is a system call, which only home can make."""
+    """Return whether what took a process home is a system call, which only home can make."""
     return reason.isdigit() or reason in NUMBERS
 
 
@@ -128,7 +128,7 @@ def _sorted(counts: Mapping[str, Count]) -> list[dict[str, Any]]:
 
 
 def from_record(record: object) -> History:
-    """A history from a process's file. Errors: ValueError."""
+    """Return a history from a process's file. Errors: ValueError."""
     if not isinstance(record, dict):
         raise ValueError("its history is no object")
     try:

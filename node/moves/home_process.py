@@ -19,13 +19,13 @@ KEPT_MOVES = 8
 class HomeProcess:
     """One home process. Times are seconds since the epoch, memory bytes, starttime clock ticks after boot.
 
-    `state` is starting (mosrun has not yet become the program), home, leaving, away, hopping or coming; `where` is the place
-    that its user context is at; `wanted` a node's name, "best" or ""; `why` the last refusal or failure, or why it
-    came home; `cpu_away` the seconds of cpu that it used in those stays on other nodes that are over; `adopted` that
-    mosrun did not start it (or the process that it comes from): somebody moved it by hand. `owner` is who registered it, or the process
-    that it comes from: user, group, further groups; its own ids may be others. `trust` names the nodes that
-    it may be on beside its home (mosrun --trust); empty: all. `cut` is since when its node is not heard; 0: it is. `born` is where it was
-    born: home, or the node that its parent was on.
+    `state` is starting (mosrun has not yet become the program), home, leaving, away, hopping or coming; `where` is the place that its
+    user context is at; `towards` the node that it is about to be on, ""; `wanted` a node's name, "best" or ""; `why` the last refusal
+    or failure, or why it came home; `cpu_away` the seconds of cpu that it used in those stays on other nodes that are over; `adopted`
+    that mosrun did not start it (or the process that it comes from): somebody moved it by hand. `owner` is who registered it, or the
+    process that it comes from: user, group, further groups; its own ids may be others. `trust` names the nodes that it may be on beside
+    its home (mosrun --trust); empty: all. `cut` is since when its node is not heard; 0: it is. `born` is where it was born: home, or
+    the node that its parent was on.
 
     Its checkpoints: `checkpoint_every` minutes (0: not by themselves), since when, to what directory; the last that was made, and when
     the last was tried by itself; how many milliseconds it stood still; why the last one was not made.
@@ -42,6 +42,7 @@ class HomeProcess:
     wanted: str = ""
     state: str = "home"
     where: str = HOME
+    towards: str = ""
     since: float = 0.0
     moves: int = 0
     frozen_ms: float = 0.0
@@ -67,13 +68,13 @@ class HomeProcess:
     history: History = field(default_factory=History)
 
     def runnable(self, stat: ProcessStat | None = None) -> float:
-        """How many threads it adds to those that want to run: one that sleeps at this moment counts half, unless it is about to begin.
-        stat: what /proc tells of it, if that has been read already."""
+        """Return how many threads it adds to those that want to run: one that sleeps at this moment counts half, unless it is about to
+        begin. stat: what /proc reports about it, if that has been read already."""
         stat = stat or process.read_stat(self.pid) if self.where == HOME and self.state != "starting" else None
         return 1.0 if stat is None or stat.state == "R" else 0.5
 
     def distrusts(self, node: str) -> str | None:
-        """Why it may not go to that node, whoever asks; None: it may."""
+        """Returns why it may not go to that node, for any user; None: it may."""
         if not self.trust or node in self.trust:
             return None
         return f"{node} is none of the nodes that it may be on (mosrun --trust {','.join(self.trust)})"
@@ -88,11 +89,11 @@ class HomeProcess:
         return "cut off" if self.cut and self.state == "away" else self.state
 
     def is_as_it_was(self, then: HomeProcess) -> bool:
-        """Whether it is that very process, and has not moved since."""
+        """Return whether it is that very process, and has not moved since."""
         return (self.starttime, self.moves) == (then.starttime, then.moves)
 
     def row(self, now: float) -> dict[str, Any]:
-        """The object that `mosps --json` shows."""
+        """Return the object that `mosps --json` shows."""
         return {
             "pid": self.pid,
             "user": process.user_name(self.uid),
@@ -116,11 +117,11 @@ class HomeProcess:
     def _checkpoint_row(self) -> dict[str, Any]:
         if not self.checkpoint_directory and not self.checkpoint_why:
             return {}
-        told = {
+        reported = {
             "every": self.checkpoint_every, "directory": self.checkpoint_directory, "at": self.checkpoint_at,
             "frozen_ms": self.checkpoint_ms, "why": self.checkpoint_why,
         }  # fmt: skip
-        return {"checkpoint": told}
+        return {"checkpoint": reported}
 
 
 def to_record(owner: Owner) -> tuple[int, ...]:
@@ -132,7 +133,7 @@ _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "st
 
 
 def from_record(record: object) -> HomeProcess:
-    """A home process from its file. Errors: ValueError."""
+    """Return a home process from its file. Errors: ValueError."""
     if not isinstance(record, dict):
         raise ValueError("no object")
     known = {one.name: one for one in fields(HomeProcess)}

@@ -1,8 +1,8 @@
 """Which home process a process descends from, also when those between have ended before anybody could look: daemons, `setsid -f`,
 what a shell leaves in the background.
 
-The kernel tells of births in their order (kernel_helpers/inspection/forks.py), whoever lives still. Where it does not, children are found
-only among those of parents that live.
+The kernel reports births in their order (kernel_helpers/inspection/forks.py), even if the processes have ended. Where it does not, children
+are found only among those of parents that live.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Births(Protocol):
 
 
 def listen() -> Births | None:
-    """What tells of births; None: nothing does here."""
+    """Return the source of births; None: there is none here."""
     try:
         return Forks()
     except OSError as error:
@@ -39,7 +39,7 @@ def listen() -> Births | None:
 
 
 class Lineage(Generic[T]):
-    """Descendants of what is known, as births tell of them."""
+    """Descendants of what is known, as births report about them."""
 
     def __init__(self, births: Births | None) -> None:
         self._births = births
@@ -50,7 +50,7 @@ class Lineage(Generic[T]):
         """Processes that were born since the last time, and what is known that each descends from, in their order."""
         if self._births is None:
             return []
-        over = [pid for pid in self._between if process.read_stat(pid) is None]  # what those have borne is told by now
+        over = [pid for pid in self._between if process.read_stat(pid) is None]  # what those have borne is reported by now
         births, lost = self._births.take()
         if lost and not self._has_lost:
             log.warning("more processes were born than could be taken note of: some that are in the background may not be found")

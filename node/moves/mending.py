@@ -1,5 +1,5 @@
-"""Processes whose deputies, or those who took checkpoints of them, were killed while they had them make calls: deputy/mending.py sees to it
-that they go on."""
+"""Processes whose deputies, or those who took checkpoints of them, were killed while they had them make calls: deputy/stub/mending.py sees
+to it that they go on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from kernel_helpers.process.journal import SUFFIX, NoJournal, read
+from kernel_helpers.process.journal import SUFFIX, Journal, NoJournal, read
 from node.programs.programs import environment
 
 TIMEOUT = 30.0
@@ -31,15 +31,20 @@ class Mender:
     def start(self, pid: int) -> None:
         """Its deputy, or who has taken a checkpoint of it, has gone. If that has left a journal, it is dealt with."""
         path = self.journal(pid)
-        if pid not in self._under_way and path.exists():
+        if pid in self._under_way:
+            return
+        with suppress(OSError):
+            Journal(path).drop_unfinished()
+        if path.exists():
             task = self._under_way[pid] = asyncio.get_running_loop().create_task(self._mend(pid, path))
             task.add_done_callback(lambda _: self._under_way.pop(pid))
 
     def start_all(self, but: set[int]) -> None:
         """Those whose deputies went while no daemon ran. but: processes that have one."""
-        for path in self._deputies.glob(f"[0-9]*{SUFFIX}"):
-            if path.stem.isdigit() and int(path.stem) not in but:
-                self.start(int(path.stem))
+        names = {path.name.removeprefix(".").removesuffix(SUFFIX) for path in self._deputies.glob(f"*{SUFFIX}")}
+        for name in filter(str.isdigit, names):
+            if int(name) not in but:
+                self.start(int(name))
 
     async def wait(self, pid: int) -> bool:
         """Until it is done, if it is under way. Whether the process goes on by that."""
@@ -49,7 +54,7 @@ class Mender:
         return not task.cancelled() and task.exception() is None and task.result()
 
     def journal(self, pid: int) -> Path:
-        """Where it is kept what a process was, while it is made to make calls."""
+        """Return where it is kept what a process was, while it is made to make calls."""
         return self._deputies / f"{pid}{SUFFIX}"
 
     async def _mend(self, pid: int, path: Path) -> bool:
@@ -58,7 +63,7 @@ class Mender:
                 await self._recall(pid, towards)
         try:
             child = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-s", "-m", "deputy.mending", str(path), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                sys.executable, "-P", "-s", "-m", "deputy.stub.mending", str(path), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE, start_new_session=True, cwd="/", env=environment(),
             )  # fmt: skip
         except OSError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.leaving.permission import Owner
-from kernel_helpers.errors import MoveRefused
+from kernel_helpers.common.errors import MoveRefused
 from node.moves.home_process import HOME
 from wire.frames import Message
 
@@ -59,9 +59,11 @@ class Manner:
     asker: Owner | None = None
     """who has asked for it by hand"""
     begins: Callable[[], None] | None = None
-    """the process is mosrun, which is to execute its program when this is called, and leaves then: deputy/beginning.py"""
+    """the process is mosrun, which is to execute its program when this is called, and leaves then: deputy/moves/beginning.py"""
     says: bool = False
-    """its program is told on its standard error why it has not left"""
+    """the reason why it has not left is written on its program's standard error"""
+    why: str = ""
+    """the reason of its move home that is shown with it from then on"""
 
     def fields(self) -> dict[str, str]:
         """Of a request to a deputy."""
@@ -87,7 +89,7 @@ class Progress:
 
 
 def report_of(pid: int, answer: Message) -> MoveReport:
-    """What a deputy answered. Errors: MoveRefused with its sentence, ValueError."""
+    """Return what a deputy answered. Errors: MoveRefused with its sentence, ValueError."""
     if answer.get("ok") is not True:
         sentence = str(answer.get("error", "the deputy refused without a reason"))
         raise MoveRefused(pid, sentence.removeprefix(f"process {pid} stays at home: "))

@@ -11,13 +11,13 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
-from balancer.admission import retry_after
-from balancer.cost import MoveCost
-from kernel_helpers.errors import MoveRefused
-from kernel_helpers.errors import sentence as sentence_of
+from balancer.decisions.admission import retry_after
+from balancer.decisions.cost import MoveCost
+from kernel_helpers.common.errors import MoveRefused
+from kernel_helpers.common.errors import sentence as sentence_of
 from node.cluster.front.connections import BUSY, PeerError, PeerRefused
 from node.cluster.peers import Peers
 from node.common import process
@@ -48,7 +48,7 @@ END_PATIENCE = 0.5
 NAME_MOST = 15
 """Bytes of a program's name, as the kernel shows it."""
 MOST_GROUPS = 64
-"""Of a user that a target is told of."""
+"""Of a user that are reported to a target."""
 
 log = logging.getLogger("mosd.moves")
 
@@ -60,7 +60,7 @@ class Mover:
         self, paths: Paths, config: Callable[[], Config], registry: Registry, peers: Peers, programs: Programs,
         moved: Callable[[int, str, str, float], None],
     ) -> None:  # fmt: skip
-        """moved is told of every move: of which process, from where, to where, and how many runnable threads that are."""
+        """moved is called for every move: for which process, from where, to where, and how many runnable threads that are."""
         self._progress: dict[int, Progress] = {}
         """of moves that are under way"""
         self._config = config
@@ -77,12 +77,16 @@ class Mover:
         self.counts = MoveCounts()
 
     def is_moving(self, pid: int) -> bool:
-        """Whether a move of that process is under way."""
+        """Return whether a move of that process is under way."""
         lock = self._locks.get(pid)
         return lock is not None and lock.locked()
 
+    def is_over(self, pid: int) -> bool:
+        """Return whether no process of that number can be away: what is away is a stub here, and its deputy traces it."""
+        return not self.is_moving(pid) and not process.is_traced(pid)
+
     def lock(self, pid: int) -> asyncio.Lock:
-        """Who has it moves the process."""
+        """Return the lock that the mover of the process holds."""
         return self._locks.setdefault(pid, asyncio.Lock())
 
     async def move(
@@ -160,7 +164,7 @@ class Mover:
             if left is not None and left.where != HOME and self.deputies.get(pid) is None:
                 self.deputies.mourn(left, deputy)
             raise MoveFailed(pid, sentence, left.where if left is not None else HOME, isinstance(error, NoPlace)) from None
-        self._arrived(entry, report, begun, reason)
+        self._arrived(entry, report, begun, reason, manner.why)
         self._moved(pid, entry.where, report.where, runnable)
         deputy = self.deputies.get(pid)
         if target == HOME and deputy is not None and not report.follows:
@@ -182,6 +186,7 @@ class Mover:
         changes: dict[str, Any] = {"state": "hopping"}
         if entry.where == HOME:
             changes = {"state": "leaving", "resident": stat.resident}
+        changes["towards"] = target
         if (unfit := await self._why_unfit(target)) is not None:
             raise MoveRefused(entry.pid, unfit)
         entry = self._registry.update(entry.pid, **changes) or entry
@@ -268,14 +273,30 @@ class Mover:
         await asyncio.sleep(END_PATIENCE)
         await self._recall(pid, node, unless=lambda: self._registry.get(pid) is not None)  # another process has its pid
 
-    async def _recall(self, pid: int, node: str, unless: Callable[[], bool] = lambda: False) -> None:
-        """Ends whatever runs on a node for a process that has no deputy any more. A deputy that was killed as it told a target that a
+    async def _forget_target(self, pid: int, node: str) -> None:
+        """Ends what may be ready on a node for a process that was about to go there when the daemon of that time died, and has not: that
+        node does not know whether it is to run."""
+
+        def has_moved() -> bool:
+            entry = self._registry.get(pid)
+            return entry is None or entry.towards != node
+
+        await self._recall(pid, node, unless=has_moved, lock=self.lock(pid))
+        if not has_moved():
+            self._registry.update(pid, towards="")
+
+    async def _recall(
+        self, pid: int, node: str, unless: Callable[[], bool] = lambda: False, lock: AbstractAsyncContextManager[object] | None = None
+    ) -> None:
+        """Ends whatever runs on a node for a process that has no deputy any more. A deputy that was killed as it informed a target that a
         process is the target's may have a guest there which has not done anything yet, for it had no home. If the node does not answer,
-        it does so itself after link_timeout."""
+        it does so itself after link_timeout. lock: held at each attempt."""
         end, pause = time.monotonic() + longer(self._config().link_timeout) + RECALL_MARGIN, RECALL_POLL
-        while time.monotonic() < end and not unless():
+        while time.monotonic() < end:
             try:
-                await self._peers.call(node, "cancel", {"key": f"{self._config().name}-{pid}", "ended": True}, RECALL_TIMEOUT)
+                async with lock or nullcontext():
+                    if not unless():
+                        await self._peers.call(node, "cancel", {"key": f"{self._config().name}-{pid}", "ended": True}, RECALL_TIMEOUT)
                 return
             except PeerRefused:
                 return  # it has gone meanwhile
@@ -284,7 +305,7 @@ class Mover:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RECALL_LONGEST_POLL)
 
-    def _arrived(self, before: HomeProcess, report: MoveReport, begun: float, reason: str) -> None:
+    def _arrived(self, before: HomeProcess, report: MoveReport, begun: float, reason: str, why: str) -> None:
         pid, entry = before.pid, self._registry.get(before.pid)
         state = {"state": "home" if report.where == HOME else "away"} if entry is not None else {}
         if entry is None and report.where != HOME:  # a short program has ended there before we hear that it has come
@@ -294,8 +315,8 @@ class Mover:
             return
         now = time.time()
         self._registry.update(
-            pid, **state, where=report.where, since=now, moves=entry.moves + 1,
-            frozen_ms=report.frozen_ms, total_ms=report.total_ms, why="", not_before=0.0, recent=(*entry.recent, now)[-KEPT_MOVES:],
+            pid, **state, where=report.where, towards="", cut=0.0, since=now, moves=entry.moves + 1,
+            frozen_ms=report.frozen_ms, total_ms=report.total_ms, why=why, not_before=0.0, recent=(*entry.recent, now)[-KEPT_MOVES:],
             cpu_away=before.cpu_away + self._registry.cpu_of_stay(before, now),
             history=entry.history.moved(now, before.where, report.where, reason),
         )  # fmt: skip
@@ -316,7 +337,7 @@ class Mover:
         self.counts.not_made()
         now = time.time()
         self._registry.update(
-            pid, **state, why=sentence,
+            pid, **state, towards="", why=sentence,
             not_before=now + retry_after(passes, self._rng),
             history=entry.history.not_moved(now, entry.where, target, sentence),
         )  # fmt: skip
@@ -330,11 +351,11 @@ class Mover:
         self.counts.lost += 1
 
     def progress_of(self, pid: int) -> Progress | None:
-        """How far the move of a process has come; None: none is under way, or nothing goes ahead."""
+        """Return how far the move of a process has come; None: none is under way, or nothing goes ahead."""
         return self._progress.get(pid) if self.is_moving(pid) else None
 
     def progressed(self, pid: int, message: Message) -> None:
-        """How far a move has come, as the deputy tells it; it may tell late."""
+        """How far a move has come, as the deputy reports it; it may report late."""
         if not self.is_moving(pid):
             return
         sent, total, number, left = (int(message.get(key, 0)) for key in ("sent", "total", "round", "left"))
@@ -347,7 +368,7 @@ class Mover:
         frozen: milliseconds."""
         now = time.time()
         self._registry.update(
-            entry.pid, where=where, state="home" if where == HOME else "away", since=now, why=reason if where == HOME else "",
+            entry.pid, where=where, state="home" if where == HOME else "away", cut=0.0, since=now, why=reason if where == HOME else "",
             moves=entry.moves + 1, recent=(*entry.recent, now)[-KEPT_MOVES:],
             cpu_away=entry.cpu_away + self._registry.cpu_of_stay(entry, now),
             frozen_ms=float(frozen) if isinstance(frozen, (int, float)) else 0.0,
@@ -358,13 +379,20 @@ class Mover:
         self._moved(entry.pid, entry.where, where, 1.0)
 
     def ended(self, entry: HomeProcess) -> None:
-        """A home process has ended: what is kept for it can go, and where it was its guest ends."""
+        """A home process has ended: what is kept for it can go, and where it was, or was about to be, its guest ends."""
         pid = entry.pid
         lock = self._locks.get(pid)
-        if entry.where != HOME:
-            self._tasks.spawn(self._end_guest(pid, entry.where))
+        for node in {entry.where, entry.towards} - {HOME, ""}:
+            self._tasks.spawn(self._end_guest(pid, node))
         if lock is not None and not lock.locked():
             del self._locks[pid]
+
+    async def restore(self) -> None:
+        """Finds the deputies of a daemon before this one, and ends what was made ready elsewhere for processes that have not gone there."""
+        await self.deputies.restore()
+        for entry in self._registry:
+            if entry.towards:
+                self._tasks.spawn(self._forget_target(entry.pid, entry.towards))
 
     def close(self) -> None:
         """Lets go of all deputies, which go on."""

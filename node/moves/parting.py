@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from node.cluster.front.peer_server import Caller
 from node.common import process
 from node.guests.guests import Guests

@@ -1,6 +1,6 @@
 """Home processes: those that `mosrun` started on this node or that were adopted, and their descendants, wherever they are now.
 
-Each is a file /run/farhome/registry/PID.json, so that a node daemon that was killed knows them again. A pidfd tells their end.
+Each is a file /run/farhome/registry/PID.json, so that a node daemon that was killed knows them again. A pidfd reports their end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Registry:
         return len(self._entries)
 
     def get(self, pid: int) -> HomeProcess | None:
-        """The home process with that pid."""
+        """Return the home process with that pid."""
         return self._entries.get(pid)
 
     def load(self) -> list[HomeProcess]:
@@ -106,24 +106,25 @@ class Registry:
         return changed
 
     def used(self, entry: HomeProcess, cpu: float) -> None:
-        """Takes what the node that a process is on has told: seconds of cpu since it came there. Not kept in the file."""
+        """Takes what the node that a process is on has reported: seconds of cpu since it came there. Not kept in the file."""
         if entry.pid in self._entries:
             self._usage[entry.pid] = (entry.since, cpu)
 
-    def told_of_stay(self, entry: HomeProcess) -> float:
-        """Seconds of cpu that the node where a process is away has told of."""
+    def reported_in_stay(self, entry: HomeProcess) -> float:
+        """Return seconds of cpu that the node where a process is away has reported."""
         since, cpu = self._usage.get(entry.pid, (0.0, 0.0))
         return cpu if entry.where != HOME and since == entry.since else 0.0
 
     def cpu_of_stay(self, entry: HomeProcess, now: float) -> float:
-        """Seconds of cpu that it has used where it is away; all the time counts until that node has told."""
+        """Return seconds of cpu that it has used where it is away; all the time counts until that node has reported."""
         if entry.where == HOME:
             return 0.0
         since, cpu = self._usage.get(entry.pid, (0.0, 0.0))
         return cpu if since == entry.since else max(0.0, now - entry.since)
 
     def cpu_seconds(self, entry: HomeProcess, now: float, stat: ProcessStat | None = None) -> float:
-        """Seconds of cpu that it has used in all, here and away. stat: what /proc tells of it, if that has been read already."""
+        """Return seconds of cpu that it has used in all, here and away. stat: what /proc reports about it, if that has been read
+        already."""
         stat = stat or process.read_stat(entry.pid)
         return (stat.cpu if stat else 0.0) + entry.cpu_away + self.cpu_of_stay(entry, now)
 
@@ -154,7 +155,7 @@ class Registry:
 
     def _ended(self, pid: int) -> None:
         self._take_born()
-        used = self.told_of_stay(self._entries[pid]) if pid in self._entries else 0.0
+        used = self.reported_in_stay(self._entries[pid]) if pid in self._entries else 0.0
         entry = self._remove(pid)
         if entry is not None:
             entry = replace(entry, cpu_away=entry.cpu_away + used, history=entry.history.ended(time.time(), entry.where))
@@ -175,7 +176,7 @@ class Registry:
     def adopt_children(self) -> None:
         """Takes the descendants of home processes: what a program forks belongs to its job and may move as well.
 
-        The kernel tells of their births, where it can; else they are found by walking /proc, among the children of those that live.
+        The kernel reports their births, where it can; else they are found by walking /proc, among the children of those that live.
         Where that takes longer than WALK_SECONDS the next call goes on with it. Those beyond MOST_DESCENDANTS run at home and are not
         listed.
         """

@@ -1,4 +1,4 @@
-"""Reads the counters that the ledger is about: of guests their control groups', of processes that are away what their nodes tell."""
+"""Reads the counters that the ledger is about: of guests their control groups', of processes that are away what their nodes report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from node.moves.registry import Registry
 from node.owner.ledger import BORROWED, LENT, Ledger, Reading
 
 PERIOD = 5.0
-"""Seconds between two looks; what ends in between is looked at as it ends."""
+"""Seconds between two checks; what ends in between is looked at as it ends."""
 
 
 class Accounts:
@@ -25,8 +25,8 @@ class Accounts:
         self._places: dict[int, str] = {}
         """Where a process was last seen away."""
 
-    def look(self) -> None:
-        """Books all that has been used since the look before."""
+    def poll(self) -> None:
+        """Books all that has been used since the check before."""
         self._ledger.book(LENT, self._lent())
         self._ledger.book(BORROWED, self._borrowed())
 
@@ -52,13 +52,13 @@ class Accounts:
                 yield reading
 
     def _of_process(self, entry: HomeProcess) -> Reading | None:
-        """What it has used since the last look was used where it was then."""
+        """What it has used since the last check was used where it was then."""
         place = self._places.get(entry.pid, entry.where)
         if entry.where != HOME:
             self._places[entry.pid] = entry.where
         if place == HOME:
             return None
-        used = entry.cpu_away + self._registry.told_of_stay(entry)
+        used = entry.cpu_away + self._registry.reported_in_stay(entry)
         return Reading(f"{entry.pid}-{entry.starttime}", process.user_name(entry.uid), place, used)
 
     def ended(self, entry: HomeProcess) -> None:

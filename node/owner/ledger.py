@@ -1,7 +1,7 @@
 """What this node has lent and borrowed: seconds of processor by user and node, kept for good.
 
-The counters that it is told of begin at nothing with each guest or stay; what was seen of each last is kept beside the sums, so that a new
-daemon goes on where the one before it was. One transaction for each look: what is not written is told again.
+The counters that it reads begin at nothing with each guest or stay; what was seen of each last is kept beside the sums, so that a new
+daemon goes on where the one before it was. One transaction for each look: what is not written is counted again.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Ledger:
                 path.chmod(0o600)
 
     def book(self, direction: str, readings: Iterable[Reading], is_all: bool = True) -> None:
-        """Adds what has been used since the look before; is_all: what is not among the readings has gone."""
+        """Adds what has been used since the check before; is_all: what is not among the readings has gone."""
         readings = list(readings)
         try:
             connection = self._open()
@@ -108,7 +108,7 @@ class Ledger:
         connection.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", (direction, reading.key, reading.seconds))
 
     def entries(self) -> list[Entry]:
-        """All sums, the greatest first. Errors: OSError."""
+        """Return all sums, the greatest first. Errors: OSError."""
         try:
             found = self._open().execute("SELECT direction, user, node, seconds, first, last FROM used ORDER BY seconds DESC")
             return [Entry(*row) for row in found]

@@ -1,6 +1,6 @@
-"""The owner comes first: senses him, and has the guests held back, stand still and leave as balancer/owner.py says.
+"""The owner comes first: notices their use, and has the guests held back, stand still and leave as balancer/lending/owner.py says.
 
-    look()  --sight-->  owner.step()  --state-->  bounds, freezing, eviction
+    poll()  --sight-->  owner.step()  --state-->  bounds, freezing, eviction
 
 A guest stands still by its control group; its remote does not, and answers its home. What either has begun in the guest (a child being
 born, a signal being put) needs the guest to run: so those that stand still breathe, a moment in each second, within their bounds.
@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from balancer.owner import AT_ONCE, OwnerState, Sight, Stage, step
-from balancer.policy import LendingPolicy
+from balancer.lending.owner import AT_ONCE, OwnerState, Sight, Stage, step
+from balancer.lending.policy import LendingPolicy
 from node.common import sampling
 from node.common.paths import Paths
 from node.common.periodic import shared_pause
@@ -29,24 +29,24 @@ from node.owner.owner import InputWatch, OwnLoad, Programs, battery
 from node.owner.pressure import PressureWatch, directory, figures, file_of
 
 QUICK, LEAVING, SLOW = 0.04, 0.1, 1.0
-"""Seconds between two looks while guests are here whose owner the policy watches, while they leave, and otherwise."""
+"""Seconds between two checks while guests are here whose owner the policy watches, while they leave, and otherwise."""
 BREATH, BREATH_PERIOD = 0.02, 1.0
 HURRY = 0.3
 """Share of the time that guests have to leave, after which sending them away has as much weight as anything."""
 RETRY = 0.5
 """Seconds before those are asked again to go who did not, or have come since."""
 SLOW_SENSES = 2.0
-"""Seconds between two looks at the battery, at how many processors there are, and at averages over 10 s."""
+"""Seconds between two checks of the battery, of the number of processors, and of averages over 10 s."""
 CLOSED_PERIOD = 0.5
-"""Seconds between two looks at hours and conditions."""
+"""Seconds between two checks of hours and conditions."""
 
 log = logging.getLogger("mosd.lending")
 
 
 @dataclass(frozen=True)
 class _Glance:
-    """What may change from one moment to the next: when the owner last used the node (seconds since the epoch, None: nothing tells), the
-    rest as in Sight."""
+    """What may change from one moment to the next: when the owner last used the node (seconds since the epoch, None: nothing reports it),
+    the rest as in Sight."""
 
     used: float | None
     load: float | None
@@ -95,7 +95,7 @@ class Lending:
         """Looks until close()."""
         self._guests.groups.prepare()
         self.apply_policy()
-        self.look()
+        self.poll()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -157,7 +157,7 @@ class Lending:
         path = self._paths.run / "owner"
         path.touch() if back else path.unlink(missing_ok=True)
         self._is_called = back
-        self.look()
+        self.poll()
 
     # -- senses ------------------------------------------------------------------------------------------------------------
 
@@ -173,11 +173,11 @@ class Lending:
             return
         self._figures_at, self._battery, self._cores = now, battery(), sampling.cores()
         for resource in ("cpu", "memory", "io"):
-            told = figures(file_of(resource, self._figures_in))
-            self._figures[f"pressure_{resource}"] = told[0] if told is not None else None
+            reported = figures(file_of(resource, self._figures_in))
+            self._figures[f"pressure_{resource}"] = reported[0] if reported is not None else None
 
     def surroundings(self, memory: tuple[int, int], load: float) -> Surroundings:
-        """What admission has to know besides the guests. memory: free and in all, in bytes; load in load units."""
+        """Return what admission has to know besides the guests. memory: free and in all, in bytes; load in load units."""
         self._slow_senses()
         clock = time.localtime()
         on_battery, level = self._battery
@@ -217,12 +217,12 @@ class Lending:
         """Hours, battery and conditions change slowly, and what they are about is not looked at more often than it must be."""
         now = time.monotonic()
         if now - self._closed_at >= CLOSED_PERIOD:
-            self._closed_at, self._closed_why = now, policy.closed(self._guests.state())
+            self._closed_at, self._closed_why = now, policy.closed(self._guests.lending_state())
         return self._closed_why
 
     # -- what follows ------------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Senses the owner, and does at once what follows."""
         self._follow(self._glance())
 
@@ -239,7 +239,7 @@ class Lending:
         self._looked, self._used_at, self.sight = now, seen.used, self._sight(seen)
         before, self.state = self.state, step(self.state, self.sight, policy.owner, policy.idle_after, now)
         if self.state.stage is not before.stage:
-            self._tell(before)
+            self._report(before)
         self._bound()
         if self.state.is_frozen:
             self._hold_still(now)
@@ -257,9 +257,9 @@ class Lending:
         if leaves and self._evicting is None:
             self._evicting = asyncio.get_running_loop().create_task(self._evict())
 
-    def _tell(self, before: OwnerState) -> None:
+    def _report(self, before: OwnerState) -> None:
         why = f": {self.state.reason}" if self.state.stage is not Stage.LENDING else ""
-        # A suspicion is nothing to tell of, as long as it is no more than that.
+        # A suspicion is nothing to report, as long as it is no more than that.
         level = logging.DEBUG if {before.stage, self.state.stage} == {Stage.LENDING, Stage.SUSPECTED} else logging.INFO
         log.log(level, "%s -> %s with %d guests%s", before.stage.value, self.state.stage.value, self.sight.guests, why)
 
@@ -319,7 +319,7 @@ class Lending:
         await asyncio.sleep(rules.deadline if is_late else RETRY)
 
     def row(self) -> dict[str, Any]:
-        """What `mosctl owner` shows."""
+        """Return what `mosctl owner` shows."""
         return {
             "stage": self.state.stage.value, "since": max(0.0, time.monotonic() - self.state.since) if self.state.since else 0.0,
             "reason": self.state.withholds or "", "called": self.is_called, "idle": self.sight.idle, "load": self.sight.load,

@@ -23,7 +23,7 @@ DEVICES = ("/dev/input", "event*")
 TERMINALS = (("/dev/pts", "[0-9]*"), ("/dev", "tty[1-9]"))
 LOGINS = Path("/run/utmp")
 RESCAN = 5.0
-"""Seconds between two looks for new devices and logins."""
+"""Seconds between two checks for new devices and logins."""
 WINDOW = 0.1
 """Seconds over which the use of processors is measured."""
 LEAST_WINDOW = 0.015
@@ -37,7 +37,7 @@ _PROCESS_CLOCK = 2
 
 
 class InputWatch:
-    """When the owner last used the node. Devices tell at once, of files the times of access and change count."""
+    """When the owner last used the node. Devices report it at once, of files the times of access and change count."""
 
     def __init__(self, used: Callable[[], None], devices: tuple[str, str] = DEVICES) -> None:
         """used is called as soon as a device is used."""
@@ -58,7 +58,7 @@ class InputWatch:
         self._files, self._logins = files, logins
 
     def last_use(self) -> float | None:
-        """Seconds since the epoch; None if there is nothing that tells."""
+        """Return seconds since the epoch; None if nothing reports it."""
         if time.monotonic() - self._scanned > RESCAN:
             self._scanned = time.monotonic()
             self._scan()
@@ -91,12 +91,12 @@ class InputWatch:
 
     def _event(self, name: str, descriptor: int) -> None:
         try:
-            told = os.read(descriptor, _EVENTS)
+            reported = os.read(descriptor, _EVENTS)
         except BlockingIOError:
             return
         except OSError:
-            told = b""
-        if not told:  # it has been unplugged
+            reported = b""
+        if not reported:  # it has been unplugged
             self._close_device(name)
             return
         self._last = time.time()
@@ -115,7 +115,7 @@ class InputWatch:
 
 
 def _is_device(name: str) -> bool:
-    """Whether a file tells by what can be read from it (input devices, pipes); terminals' input is somebody else's."""
+    """Whether a file reports use by what can be read from it (input devices, pipes); terminals' input is somebody else's."""
     try:
         status = os.stat(name)
         return stat.S_ISFIFO(status.st_mode) or (stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) == 13)
@@ -124,14 +124,14 @@ def _is_device(name: str) -> bool:
 
 
 def logins(path: Path) -> list[float]:
-    """When each of the users came who are logged in: seconds since the epoch, of utmp(5). Errors: OSError."""
+    """Return when each of the users came who are logged in: seconds since the epoch, of utmp(5). Errors: OSError."""
     data = path.read_bytes()
     whole = data[: len(data) // _LOGIN.size * _LOGIN.size]
     return [float(second) for kind, second in _LOGIN.iter_unpack(whole) if kind == _USER_PROCESS]
 
 
 def _touched(name: str) -> float:
-    """When a file was last read or written; 0 if it is not there. A terminal is read by whoever waits for its user alone: what programs
+    """When a file was last read or written; 0 if it is not there. A terminal is read by anyone who waits for its user alone: what programs
     write to it is no use by him."""
     try:
         status = os.stat(name)
@@ -144,7 +144,7 @@ class OwnLoad:
     """How many processors are used by others than guests and farhome itself: the owner's own load."""
 
     def __init__(self, node: Callable[[], float | None], guests: Callable[[], float | None], own: Callable[[], float]) -> None:
-        """Each tells seconds of processor, in all."""
+        """Each returns seconds of processor, in all."""
         self._counters = node, guests, own
         self._seen: deque[tuple[float, float]] = deque()
 
@@ -190,15 +190,15 @@ class Programs:
 
 
 def _used_by(pid: int) -> float | None:
-    """Seconds of processor of a process, None if it has ended. By its clock (clock_getcpuclockid(3)), which knows nanoseconds: /proc tells
-    hundredths of a second, which is as much as is used between two looks."""
+    """Seconds of processor of a process, None if it has ended. By its clock (clock_getcpuclockid(3)), which knows nanoseconds: /proc shows
+    hundredths of a second, which is as much as is used between two checks."""
     with suppress(OSError):
         return time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
     return None
 
 
 def battery(root: Path = Path("/sys/class/power_supply")) -> tuple[bool | None, float | None]:
-    """Whether the node runs on its battery, and how full that is (0 to 1); None where nothing tells."""
+    """Return whether the node runs on its battery, and how full that is (0 to 1); None where nothing reports it."""
     levels, discharging, mains = [], [], []
     for supply in _supplies(root):
         kind = _word(supply / "type")

@@ -1,6 +1,6 @@
 """Pressure stall information (PSI): how long programs of this node have waited for memory, a disk or a processor of late.
 
-The kernel can tell at once when it becomes too much (a trigger); without CAP_SYS_RESOURCE it does so over windows of 2 s alone. Where it
+The kernel can report at once when it becomes too much (a trigger); without CAP_SYS_RESOURCE it does so over windows of 2 s alone. Where it
 arms none at all, the counters are looked at.
 """
 
@@ -16,21 +16,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from balancer.load import Pressure
+from balancer.load.load import Pressure
 from node.common import kernel_files
 from node.guests.cgroups import hierarchies
 
 STALL_US, WINDOW_US = 150_000, 2_000_000
 """A node is pressed where programs have waited for so long of that window."""
 POLL = 0.25
-"""Seconds between two looks at a counter."""
+"""Seconds between two reads of a counter."""
 RESOURCES = ("memory", "io")
 
 log = logging.getLogger("mosd.pressure")
 
 
 def directory() -> Path | None:
-    """Where this node's own figures are: those of its control group, if that has some (a virtual node's are not the machine's)."""
+    """Return where this node's own figures are: those of its control group, if that has some (a virtual node's are not the machine's)."""
     unified = hierarchies().get("unified")
     if unified is not None and (unified / "memory.pressure").exists():
         return unified
@@ -38,16 +38,16 @@ def directory() -> Path | None:
 
 
 def file_of(resource: str, at: Path | None) -> Path:
-    """The file that tells of cpu, memory or io."""
+    """The file that reports cpu, memory or io."""
     return at / f"{resource}.pressure" if at is not None else Path("/proc/pressure") / resource
 
 
 def figures(path: Path, who: str = "some") -> tuple[float, int] | None:
-    """Share of the last 10 s in which something waited ("some") or all did ("full"), and µs in all; None if it does not tell."""
+    """Share of the last 10 s in which something waited ("some") or all did ("full"), and µs in all; None if it does not report it."""
     try:
         lines = {words[0]: words[1:] for words in map(str.split, kernel_files.read(path).decode("ascii").splitlines()) if words}
-        told = dict(word.split("=") for word in lines[who])
-        return float(told["avg10"]) / 100, int(told["total"])
+        reported = dict(word.split("=") for word in lines[who])
+        return float(reported["avg10"]) / 100, int(reported["total"])
     except (OSError, ValueError, KeyError):
         return None
 
@@ -60,23 +60,23 @@ class Waits:
         self._clock = clock
         self._seen: tuple[float, int] | None = None
 
-    def look(self) -> Pressure:
-        """Of processors since the last look: who moves cannot wait until an average has come to know of it. Of the rest over 10 s."""
+    def poll(self) -> Pressure:
+        """Of processors since the last check: who moves cannot wait until an average has come to know of it. Of the rest over 10 s."""
         memory = self._average("memory", "some"), self._average("memory", "full")
         return Pressure(self._of_processors(), *memory, self._average("io", "full"))
 
     def _average(self, resource: str, who: str) -> float | None:
-        told = figures(file_of(resource, self._at), who)
-        return told[0] if told is not None else None
+        reported = figures(file_of(resource, self._at), who)
+        return reported[0] if reported is not None else None
 
     def _of_processors(self) -> float | None:
-        told = figures(file_of("cpu", self._at))
-        if told is None:
+        reported = figures(file_of("cpu", self._at))
+        if reported is None:
             return None
-        now, total = self._clock(), told[1]
+        now, total = self._clock(), reported[1]
         before, self._seen = self._seen, (now, total)
         if before is None or now <= before[0]:
-            return told[0]
+            return reported[0]
         return min(1.0, max(0.0, (total - before[1]) / 1e6 / (now - before[0])))
 
 
@@ -93,7 +93,7 @@ class PressureWatch:
 
     @property
     def is_armed(self) -> bool:
-        """Whether the kernel tells by itself, for all resources."""
+        """Whether the kernel reports by itself, for all resources."""
         return self._epoll is not None and not self._totals
 
     def start(self) -> None:
@@ -126,13 +126,13 @@ class PressureWatch:
             self._pressed_at = time.monotonic()
 
     def is_pressed(self) -> bool:
-        """Whether it has been within the last window."""
+        """Return whether it has been within the last window."""
         now = time.monotonic()
         if self._totals and now - self._looked >= POLL:
             self._looked = now
             for resource, seen in self._totals.items():
-                if (told := figures(file_of(resource, self._at))) is not None:
-                    self._look(seen, now, told[1])
+                if (reported := figures(file_of(resource, self._at))) is not None:
+                    self._look(seen, now, reported[1])
         return now - self._pressed_at < WINDOW_US / 1e6
 
     def _look(self, seen: deque[tuple[float, int]], now: float, total: int) -> None:

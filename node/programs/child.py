@@ -55,7 +55,7 @@ class Child:
         self._unwatch()
 
     def wait(self) -> int:
-        """The exit status; negative: the signal."""
+        """Return the exit status; negative: the signal."""
         if self.returncode is None:
             try:
                 self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

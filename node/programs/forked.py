@@ -1,7 +1,7 @@
 """The process that deputies and remotes are forked from: it has read all their modules, and holds nothing of the daemon's.
 
 `begin()` forks it off the daemon, when that has read nothing yet but modules that both need: no configuration, no key. Where that cannot
-be, and when one is lost, it is executed (`python -m node.programs.forked`). It reads the modules of its programs when it is told to, so
+be, and when one is lost, it is executed (`python -m node.programs.forked`). It reads the modules of its programs on request, so
 that the daemon begins first.
 """
 
@@ -28,13 +28,13 @@ from node.programs.priority import come_first
 
 ROOMS = {
     "deputy": "deputy.__main__", "remote": "remote.__main__", "deputy.host": "deputy.host", "remote.host": "remote.host",
-    "remote.rehearsal": "remote.rehearsal",
+    "remote.sandbox.rehearsal": "remote.sandbox.rehearsal",
 }  # fmt: skip
 """What it forks: the name of the program, and where its main() is."""
 PREFIX = (sys.executable, "-P", "-s", "-m")
-SHARED = ("engine.leaving.refusal", "engine.files.store", "kernel_helpers.process.inject", "mfs.mounts", "wire.host")
+SHARED = ("engine.leaving.refusal", "engine.files.store", "kernel_helpers.process.thread", "mfs.mounts", "wire.host")
 """Modules that the daemon needs as well."""
-TITLE_ROOM = 1000
+TITLE_BYTES = 1000
 """Bytes that a command line has to have for those of the programs to be shown in its place."""
 PID = struct.Struct("=q")
 
@@ -53,7 +53,7 @@ def begin() -> tuple[int, socket.socket] | None:
     To be called before there is anything in this process that programs are not to have.
     """
     start, end = _title()
-    if end - start < TITLE_ROOM:
+    if end - start < TITLE_BYTES:
         return None
     for module in SHARED:
         importlib.import_module(module)
@@ -151,9 +151,9 @@ def _preload() -> None:
     from engine.criu import criu
     from engine.mappings import mappings
     from kernel_helpers.calls import filter as call_filter
-    from kernel_helpers.link import link
+    from kernel_helpers.link.ends.native import native as link_functions
     from kernel_helpers.pages.tables import vmas
-    from kernel_helpers.process import inject
+    from kernel_helpers.process.injection import native
 
     # What the first use compiles and imports.
     deputy.__main__.parser().parse_args(["--pid", "1", "--socket", "s", "--node", "n", "--owner", "0:0:0"])
@@ -164,8 +164,8 @@ def _preload() -> None:
     call_filter.program()
     call_filter.program(has_fixed_ids=True)
     vmas.layout()
-    inject.functions()
-    link._native()
+    native.functions()
+    link_functions()
     with contextlib.suppress(Exception):
         criu.tool()
     gc.collect()
@@ -203,13 +203,13 @@ def _live(connection: socket.socket) -> None:
     come_first()
     show(["farhome: the process that deputies and remotes are forked from"])
     try:
-        told = connection.recv(_MOST_REQUEST)
+        reported = connection.recv(_MOST_REQUEST)
     except OSError:
         return
-    if not told:
+    if not reported:
         return
     os.environ.clear()
-    os.environ.update(msgpack.unpackb(told))
+    os.environ.update(msgpack.unpackb(reported))
     _preload()
     with contextlib.suppress(BrokenPipeError):
         connection.send(PID.pack(0))

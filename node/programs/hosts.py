@@ -94,7 +94,7 @@ class Host:
         except OSError:
             data = b""
         if not data:
-            self.close()  # it ends; what of is told by its status
+            self.close()  # it ends; its status says of what
             return
         message = msgpack.unpackb(data)
         hosted = self.trees.pop(int(message["number"]), None)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from node.common import process
 from node.common.config import Config
 from node.common.message_streams import BUFFER, close, read_message
@@ -65,7 +65,7 @@ hosts = Hosts(zygote, Config.own_programs)
 
 
 def environment() -> dict[str, str]:
-    """What programs are started with."""
+    """Return what programs are started with."""
     passed_on = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
     return passed_on | {"PYTHONPATH": str(ROOT)}
 
@@ -76,7 +76,7 @@ async def rehearse(images: Path) -> None:
     try:
         with open(os.memfd_create("rehearsal", os.MFD_CLOEXEC), "rb") as said:
             ended = asyncio.Event()
-            child = await hosts.execute([*PREFIX, "remote.rehearsal", str(images)], said.fileno(), (), environment())
+            child = await hosts.execute([*PREFIX, "remote.sandbox.rehearsal", str(images)], said.fileno(), (), environment())
             child.watch(ended.set)
             await ended.wait()
             said.seek(0)
@@ -100,7 +100,7 @@ class Program:
         self.pid = 0
         """Its process id, as soon as it is connected."""
         self.farewell = ""
-        """Why it goes, when that is known: what those are told who wait for an answer of it."""
+        """Why it goes, when that is known: what is said to those who wait for an answer of it."""
         self.gone = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_detached = False
@@ -110,7 +110,7 @@ class Program:
         self._log: Path | None = None
         self._child: Started | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._mouth: socket.socket | None = None
+        self._sending: socket.socket | None = None
         """The same connection, to write to: what cannot be written must not take with it what is still to be read."""
         self._speaking = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[Message]] = {}
@@ -163,13 +163,13 @@ class Program:
                 if loop.time() >= deadline:
                     raise ProgramError(f"{self.what} cannot be reached: {error.strerror or error}") from None
             await asyncio.sleep(APPEAR_POLL)
-        self._writer, self._mouth = writer, socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
-        self._mouth.setblocking(False)
+        self._writer, self._sending = writer, socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
+        self._sending.setblocking(False)
         self.pid, self._socket = _peer(writer), _identity(self.path)
         self._task = loop.create_task(self._read(reader, writer))
 
     def last_words(self) -> str:
-        """The last line of its log, which says why it ended."""
+        """Return the last line of its log, which says why it ended."""
         try:
             assert self._log is not None
             with open(self._log, "rb") as source:
@@ -185,7 +185,7 @@ class Program:
         try:
             while (message := await read_message(reader)) is not None:
                 if "event" in message:
-                    # After whoever waits for an answer that came before it.
+                    # After the tasks that wait for an answer that came before it.
                     loop.call_soon(self._on_event, message)
                     continue
                 future = self._waiting.pop(message.get("id", -1), None)
@@ -200,14 +200,14 @@ class Program:
     def _close(self) -> None:
         if self._writer is not None:
             close(self._writer)
-        if self._mouth is not None:
+        if self._sending is not None:
             with suppress(OSError):
-                self._mouth.shutdown(socket.SHUT_RDWR)  # who speaks hears of it
-            self._hushing = asyncio.get_running_loop().create_task(self._hush(self._mouth))
+                self._sending.shutdown(socket.SHUT_RDWR)  # who speaks hears of it
+            self._hushing = asyncio.get_running_loop().create_task(self._hush(self._sending))
 
-    async def _hush(self, mouth: socket.socket) -> None:
+    async def _hush(self, sending: socket.socket) -> None:
         async with self._speaking:
-            mouth.close()
+            sending.close()
 
     def _finish(self) -> None:
         if self.gone.is_set():
@@ -232,7 +232,7 @@ class Program:
             asyncio.get_running_loop().call_later(REMOVAL_PERIOD, self._remove_socket, attempts - 1)
 
     async def request(self, op: str, timeout: float = REQUEST_TIMEOUT, **fields: Any) -> Message:
-        """The answer to one request. Errors: ProgramError."""
+        """Return the answer to one request. Errors: ProgramError."""
         if self.gone.is_set():
             raise ProgramError(self.farewell or f"{self.what} is gone")
         self._next += 1
@@ -250,17 +250,17 @@ class Program:
         finally:
             self._waiting.pop(identity, None)
             if future.done() and not future.cancelled():
-                future.exception()  # if the program went away while we still wrote, that has been told already
+                future.exception()  # if the program went away while we still wrote, that has been reported already
 
     async def _say(self, message: Message) -> None:
         """Errors: OSError."""
         async with self._speaking:
-            if self._mouth is None or self.gone.is_set():
+            if self._sending is None or self.gone.is_set():
                 raise ConnectionResetError(errno.ECONNRESET, "the connection is closed")
-            await asyncio.get_running_loop().sock_sendall(self._mouth, encode(message))
+            await asyncio.get_running_loop().sock_sendall(self._sending, encode(message))
 
     async def wait_gone(self, timeout: float) -> bool:
-        """Whether it has gone within timeout seconds."""
+        """Return whether it has gone within timeout seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self.gone.wait()
@@ -269,7 +269,7 @@ class Program:
         return True
 
     async def status(self, timeout: float) -> int | None:
-        """The status that it ends with within timeout seconds; None: it goes on, or is no child of ours, and tells nobody."""
+        """The status that it ends with within timeout seconds; None: it goes on, or is no child of ours, and reports it to nobody."""
         try:
             async with asyncio.timeout(timeout):
                 await self._ended.wait()

@@ -2,7 +2,7 @@
 
 The node daemon keeps one such process. What it forks becomes the daemon's own child (CLONE_PARENT), in a session of its own, with
 descriptors, environment and command line as if it had been executed; it outlives both. The process ends when the daemon does; what it
-does, node/programs/forked.py tells.
+does, node/programs/forked.py shows.
 
     daemon  -- one datagram: msgpack {"argv": [...], "numbers": [...]}, with the descriptors, the log first -->  zygote
             <-- the child's process id, or -errno -----------------------------------------------------------
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgpack
 
 from node.programs.child import Child
-from node.programs.forked import PID, PREFIX, ROOMS, TITLE_ROOM
+from node.programs.forked import PID, PREFIX, ROOMS, TITLE_BYTES
 
 ANSWER_TIMEOUT = 15.0
 """Seconds, which only a process that is stuck takes: what a busy one forks later is nobody's."""
@@ -65,7 +65,7 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
-                [*PREFIX, "node.programs.forked", str(theirs.fileno()), " " * TITLE_ROOM], stdin=subprocess.DEVNULL,
+                [*PREFIX, "node.programs.forked", str(theirs.fileno()), " " * TITLE_BYTES], stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),), start_new_session=True, cwd="/", env=environment,
             )  # fmt: skip
         process.returncode = 0  # it is the child's to wait for

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from engine.leaving.peculiar import ask
 from engine.leaving.permission import Owner, may_leave
 from engine.leaving.refusal import is_kernels, only_poured, passes, reasons
-from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.common.errors import FarhomeError, MoveRefused
 from node.common import process
 from node.moves.home_process import HomeProcess, to_record
 from node.requests.control import Client, NotPermitted
@@ -56,7 +56,7 @@ def read_identity(pid: int) -> Identity | None:
 
 
 def candidate(pid: int, client: Client, supervisors: Mapping[int, str]) -> HomeProcess:
-    """A process of this node as it would be in the registry: it moves when it is told to, and not automatically.
+    """Return a process of this node as it would be in the registry: it moves on request, and not automatically.
 
     `supervisors`: farhome's own processes, by what they are; what hangs on them is farhome's too.
     Errors: NoSuchProcess, NotPermitted, MoveRefused: it is not ours to move.
@@ -111,7 +111,7 @@ def _supervisor(pid: int, supervisors: Mapping[int, str]) -> str | None:
 
 
 def own_processes(deputies: Mapping[int, int], remotes: Mapping[int, str]) -> dict[int, str]:
-    """The supervisors of this node with the sentence for what hangs on each: this daemon, its deputies (each with the process
+    """Return the supervisors of this node with the sentence for what hangs on each: this daemon, its deputies (each with the process
     that it is for) and remotes (each with its guest)."""
     return (
         {os.getpid(): "it is part of farhome"}
@@ -129,7 +129,8 @@ class Examination:
 
 
 async def examine(entry: HomeProcess, engine: str, asker: Owner) -> Examination:
-    """What keeps a process from moving by an engine (of the configuration) for who asks, itself untouched; nothing if it is away already.
+    """Return what keeps a process from moving by an engine (of the configuration) for the caller, itself untouched; nothing if it is away
+    already.
     Errors: NoSuchProcess, MoveRefused."""
     if entry.state != "home":
         return Examination()
@@ -137,9 +138,9 @@ async def examine(entry: HomeProcess, engine: str, asker: Owner) -> Examination:
         async with asyncio.timeout(EXAMINE_TIMEOUT):
             while _looks[asker.uid] >= LOOKS:
                 await asyncio.sleep(LOOK_AGAIN)
-            found, against_images = await _from_thread(entry.pid, (entry.registered_by(), asker))
+            found, against_images = await _run_in_thread(entry.pid, (entry.registered_by(), asker))
     except TimeoutError:
-        raise MoveRefused(entry.pid, f"the kernel has not told of its memory within {EXAMINE_TIMEOUT:.0f} s") from None
+        raise MoveRefused(entry.pid, f"the kernel has not shown its memory within {EXAMINE_TIMEOUT:.0f} s") from None
     except ProcessLookupError:
         raise NoSuchProcess(f"there is no such process ({entry.pid})") from None
     held = ["it was started to stay at home (mosrun -h)"] if entry.home_only else []
@@ -157,8 +158,8 @@ def _count_look(uid: int, change: int) -> None:
         _looks[uid] += change
 
 
-def _from_thread(pid: int, owners: Sequence[Owner]) -> asyncio.Future[tuple[list[str], list[str]]]:
-    """In a thread, which waits alone for what the kernel does not tell at once, and for which no end of the daemon waits."""
+def _run_in_thread(pid: int, owners: Sequence[Owner]) -> asyncio.Future[tuple[list[str], list[str]]]:
+    """In a thread, which waits alone for what the kernel does not report at once, and for which no end of the daemon waits."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[tuple[list[str], list[str]]] = loop.create_future()
 
@@ -170,11 +171,11 @@ def _from_thread(pid: int, owners: Sequence[Owner]) -> asyncio.Future[tuple[list
         else:
             future.set_result(found)
 
-    def look() -> None:
+    def check() -> None:
         found: tuple[list[str], list[str]] | Exception
         try:
             found = _reasons(pid, owners), list(only_poured(pid))
-        except Exception as error:  # handed over to whoever waits
+        except Exception as error:  # handed over to the waiting request
             found = error
         finally:
             _count_look(asker, -1)
@@ -183,7 +184,7 @@ def _from_thread(pid: int, owners: Sequence[Owner]) -> asyncio.Future[tuple[list
 
     asker = owners[-1].uid
     _count_look(asker, 1)
-    threading.Thread(target=look, daemon=True, name=f"check {pid}").start()
+    threading.Thread(target=check, daemon=True, name=f"check {pid}").start()
     return future
 
 

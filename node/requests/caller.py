@@ -41,7 +41,7 @@ class Caller:
         return caller
 
     def read_stat(self) -> process.ProcessStat | None:
-        """What the kernel tells of it now; None: it has ended, whoever has its number."""
+        """Returns what the kernel reports of it now; None: it has ended, even if another process has its number."""
         stat = process.read_stat(self.pid)
         if self._pidfd < 0:
             return stat if stat is not None and stat.starttime == self._started else None
@@ -57,9 +57,9 @@ class Caller:
 
 def _groups(connection: socket.socket, uid: int) -> tuple[int, ...]:
     try:
-        told = array.array("I")
-        told.frombytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MOST_GROUPS))
-        return tuple(told)
+        reported = array.array("I")
+        reported.frombytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MOST_GROUPS))
+        return tuple(reported)
     except OSError:  # more than that, or Linux before 4.13
         return owner_of_user(uid).groups
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from node.cluster.front.connections import PeerError
 from node.common.names import check_name
 from node.requests.control import BadRequest, Client, NotPermitted
@@ -53,7 +53,7 @@ class ClusterCommands:
         raise BadRequest("there is no such step")
 
     async def _remove(self, name: str) -> dict[str, Any]:
-        peers = self._gossip.peers()
+        peers = self._gossip.known.peers()
         if self._keys.signed.get(name) is None and name not in peers:
             raise NotDone(f"no node {name} is known")
         if await self._can_sign(name):
@@ -65,8 +65,8 @@ class ClusterCommands:
             raise NotDone(str(error)) from None
         self._node.clustering.spreading.read()
         self._node.clustering.removed({name})
-        knows, late = await self._node.clustering.spreading.tell(other for other in peers if other != name)
-        return {"removed": name, "told": knows, "late": late}
+        knows, late = await self._node.clustering.spreading.inform(other for other in peers if other != name)
+        return {"removed": name, "informed": knows, "late": late}
 
     async def _can_sign(self, name: str) -> bool:
         self._peers.hang_up(name)  # what it said of itself may be old
@@ -87,7 +87,7 @@ class ClusterCommands:
         return {"authority": name}
 
     async def _resign(self) -> dict[str, Any]:
-        for name in sorted(self._gossip.peers()):
+        for name in sorted(self._gossip.known.peers()):
             if await self._can_sign(name):
                 await self._peers.call(name, "signed", self._node.clustering.signed())
                 self._keys.authority_key.unlink()

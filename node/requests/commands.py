@@ -29,21 +29,21 @@ class Commands:
         watching, registering = Watching(parts), Registering(parts)
         self._commands: dict[str, Command] = {
             "status": self._status, "nodes": self._nodes, "reload": self._reload, "block": self._block, "unblock": self._unblock,
-            "expel": self._expel, "mfs": self._mfs, "register": registering.register, "restart": registering.restart,
+            "expel": self._expel, "mfs": self._mfs, "register": registering.register, "restart": registering.restart_checkpoint,
             "watch": watching.answer, "processes": watching.of_node, "cluster": ClusterCommands(parts).command,
             **ProcessCommands(parts).operations(), **OwnerCommands(parts).operations(),
         }  # fmt: skip
 
     async def handle(self, client: Client, operation: str, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one request. Errors: FarhomeError with the sentence and exit code for the client."""
+        """Return the answer to one request. Errors: FarhomeError with the sentence and exit code for the client."""
         command = self._commands.get(operation)
         if command is None:
             raise BadRequest(f"unknown operation {operation!r}")
         return await command(client, request)
 
     async def _mfs(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
-        """The cluster file tree here."""
-        return self._node.files.row()
+        """The cluster file tree here, and what guests here know of their homes."""
+        return self._node.files.row() | {"remembered": await self._node.guests.usage.remembered()}
 
     async def _status(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         node = self._node
@@ -56,7 +56,7 @@ class Commands:
             "blocked": node.guests.blocked, "lending": refusal is None, "why_not_lending": refusal or "",
             "owner": node.lending.state.stage.value,
             "balance": node.config.balance, "interception": node.config.interception, "engine": node.config.engine,
-            "peers": sorted(node.cluster.gossip.peers()), "connected": sorted(node.peers.connected()),
+            "peers": sorted(node.cluster.gossip.known.peers()), "connected": sorted(node.peers.connected()),
             "no_datagrams": node.cluster.gossip.membership.deaf(), "dropped_datagrams": dict(node.cluster.gossiping.dropped),
         }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The socket of the commands: who asks is told by the kernel (SO_PEERCRED), and may do to a process what kill would let him."""
+"""The socket of the commands: the kernel reports the caller (SO_PEERCRED), and may do to a process what kill would let him."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.leaving.permission import Owner, owner_of_user
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from node.common.message_streams import BUFFER, close, read_message, write_message
 from node.requests.caller import Caller
 from wire.frames import Message, WireError
@@ -63,7 +63,7 @@ class Client:
             raise NotPermitted("only root may do that")
 
     def may_act_on(self, uid: int) -> bool:
-        """Whether kill would let it signal that user's process."""
+        """Return whether kill would let it signal that user's process."""
         return self.uid in (0, uid)
 
 

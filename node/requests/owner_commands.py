@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
 
-from balancer.explain import explain
-from balancer.lending import Borrower
+from balancer.lending.explain import explain
+from balancer.lending.lending import Borrower
 from node.common import process
 from node.owner.ledger import LENT
 from node.requests.control import BadRequest, Client
@@ -37,8 +37,8 @@ class OwnerCommands:
                 borrower = Borrower.parse(str(who), node.keys.cluster() if node.keys.exists() else "")
             except ValueError as error:
                 raise BadRequest(str(error)) from None
-        told = explain(node.policy, node.guests.state(), borrower, memory)
-        return {"name": node.config.name, "lines": [line.to_wire() for line in told.lines], "refusal": told.refusal or ""}
+        reported = explain(node.policy, node.guests.lending_state(), borrower, memory)
+        return {"name": node.config.name, "lines": [line.to_wire() for line in reported.lines], "refusal": reported.refusal or ""}
 
     async def _owner(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """How it is between the owner and the guests; `back`: true or false says that he is back, or away."""
@@ -52,7 +52,7 @@ class OwnerCommands:
 
     async def _ledger(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """What has been lent and borrowed; root sees all, others what was lent, and what was borrowed for them."""
-        self._node.accounts.look()
+        self._node.accounts.poll()
         user = process.user_name(client.uid)
         entries = [entry for entry in self._node.ledger.entries() if entry.direction == LENT or client.uid == 0 or entry.user == user]
         return {"entries": [asdict(entry) for entry in entries]}

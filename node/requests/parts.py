@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from balancer.policy import LendingPolicy
+from balancer.lending.policy import LendingPolicy
 from node.balancing.balancing import Balancer
 from node.balancing.beginning import Beginnings
 from node.balancing.cluster_view import ClusterView
@@ -19,6 +19,7 @@ from node.cluster.processors import Processors
 from node.common.config import Config, InForce
 from node.common.tasks import Tasks
 from node.guests.guests import Guests
+from node.guests.orphans import Orphans
 from node.moves.checkpoints import Checkpoints
 from node.moves.moves import Mover
 from node.moves.registry import Registry
@@ -54,6 +55,7 @@ class Parts:
     beginnings: Beginnings
     # guests, and the owner of this node
     guests: Guests
+    orphans: Orphans
     lending: Lending
     ledger: Ledger
     accounts: Accounts

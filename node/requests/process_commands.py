@@ -11,11 +11,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from kernel_helpers.errors import MoveRefused
+from kernel_helpers.common.errors import MoveRefused
 from node.common import process
 from node.common.config import ENGINES, MEMORY
 from node.moves.home_process import HOME, HomeProcess
 from node.moves.move import Manner, MoveReport
+from node.programs.programs import ProgramError
 from node.requests import adoption
 from node.requests.adoption import NoSuchProcess
 from node.requests.control import BadRequest, Client, NotPermitted
@@ -26,6 +27,7 @@ JUST_BEGUN = 1.5
 REGISTERS_WITHIN = 8.0
 """Seconds within which mosrun has registered its process, or runs it without us."""
 MOST_PROCESSES = 1 << 22
+STATUS_TIMEOUT = 2.0
 PATH_MOST = 4096
 
 log = logging.getLogger("mosd.commands")
@@ -76,7 +78,7 @@ class ProcessCommands:
                 self._take(entry, wish)
                 return _stays(entry, decision.reason)
             target = decision.target
-        elif target not in (HOME, self._node.config.name) and target not in self._node.cluster.gossip.peers():
+        elif target not in (HOME, self._node.config.name) and target not in self._node.cluster.gossip.known.peers():
             raise BadRequest(f"no node {target} is known")
         is_new = self._node.registry.get(entry.pid) is None
         if is_new and target in (HOME, self._node.config.name):
@@ -88,7 +90,7 @@ class ProcessCommands:
         try:
             report = await self._node.mover.move(entry.pid, target, manner=manner)
             self._node.balancer.journal.concluded(entry.pid, target, "made")
-            return _told(report)
+            return _reported(report)
         except MoveRefused as refusal:
             self._node.balancer.journal.concluded(entry.pid, target, str(refusal))
             if is_new and wish != "balance":
@@ -118,7 +120,7 @@ class ProcessCommands:
         try:
             await self._node.mover.move(pid, target, manner=manner)
         except MoveRefused:
-            pass  # the registry's why tells
+            pass  # the registry's why has it
 
     async def _check(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """What keeps a process at home, and where it would go; nothing is changed."""
@@ -165,7 +167,7 @@ class ProcessCommands:
             return {**ended.row(time.time()), **ended.history.row(), "state": state} | decided
         entry = self._registered(client, pid)
         decision = self._node.balancer.decisions.get(entry.pid)
-        habit = self._node.balancer.traffic.of(entry)
+        rates = self._node.balancer.traffic.of(entry)
         none_yet = "nothing has been decided yet" if self._node.config.balance else "balancing is off"
         return {
             **entry.row(time.time()),
@@ -173,8 +175,18 @@ class ProcessCommands:
             "cpu_seconds": self._node.registry.cpu_seconds(entry, time.time()),
             "decision": decision.reason if decision else none_yet,
             "target": decision.target if decision else None,
-            "calls_rate": habit.calls, "bytes_rate": habit.moved, "files_rate": habit.far, "decisions": self._decisions(entry.pid),
+            "calls_rate": rates.calls, "bytes_rate": rates.moved, "files_rate": rates.far, "decisions": self._decisions(entry.pid),
+            **await self._trips(entry),
         }  # fmt: skip
+
+    async def _trips(self, entry: HomeProcess) -> dict[str, int]:
+        """how many calls home has made for it and its children while they were away; nothing if it is at home, or nobody says."""
+        if entry.where == HOME:
+            return {}
+        try:
+            return {"trips": int((await self._node.mover.deputies.status(entry.pid, STATUS_TIMEOUT))["trips"])}
+        except (ProgramError, KeyError, TypeError, ValueError):
+            return {}
 
     def _decisions(self, pid: int) -> list[dict[str, Any]]:
         return [asdict(note) for note in self._node.balancer.journal.of_process(pid)]
@@ -230,7 +242,7 @@ class ProcessCommands:
 
 
 def checkpoint_path(text: object) -> Path:
-    """Where a command wants a checkpoint to be. Errors: BadRequest."""
+    """Return where a command wants a checkpoint to be. Errors: BadRequest."""
     if not isinstance(text, str) or not text.startswith("/") or "\0" in text or len(os.fsencode(text)) >= PATH_MOST:
         raise BadRequest("a checkpoint is in a directory that is named from the root")
     return Path(os.path.normpath(text))
@@ -250,7 +262,7 @@ def _stays(entry: HomeProcess, reason: str) -> dict[str, Any]:
     return {"pid": entry.pid, "where": entry.where, "frozen_ms": 0.0, "total_ms": 0.0, "moved": False, "reason": reason}
 
 
-def _told(report: MoveReport) -> dict[str, Any]:
+def _reported(report: MoveReport) -> dict[str, Any]:
     return {
         "pid": report.pid, "where": report.where, "frozen_ms": report.frozen_ms, "total_ms": report.total_ms, "bytes": report.size,
         "ahead_bytes": report.ahead, "ahead_ms": report.ahead_ms, "engine": report.engine, "moved": report.engine != "none",

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from kernel_helpers.errors import MoveRefused
+from kernel_helpers.common.errors import MoveRefused
 from node.balancing.balancing import BEST
 from node.common import process
 from node.common.names import check_name
@@ -32,7 +32,7 @@ class Registering:
         self._node = parts
 
     async def register(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
-        """mosrun tells of itself: the peer of this connection, which becomes the program when it closes it by exec. The answer comes
+        """mosrun registers itself: the peer of this connection, which becomes the program when it closes it by exec. The answer comes
         when it may."""
         entry = self._wished(client, request)
         if self._is_away(entry):
@@ -58,7 +58,7 @@ class Registering:
         if self._is_away(entry):
             self._node.registry.update(entry.pid, **wished, command=process.command_line(entry.pid) or entry.command)
             if entry.home_only:
-                with suppress(MoveRefused):  # the registry's why tells
+                with suppress(MoveRefused):  # the registry's why has it
                     await self._node.mover.move(entry.pid, HOME, manner=Manner())
             self._node.balancer.decide()
 
@@ -74,7 +74,7 @@ class Registering:
         if entry.wanted:
             self._node.balancer.decide()
 
-    async def restart(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+    async def restart_checkpoint(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """mosrun wants to have a process again that was checkpointed; it waits, and is its parent then."""
         wished = self._wished(client, request)
         directory = checkpoint_path(request.get("directory"))
@@ -110,7 +110,7 @@ class Registering:
         command = "".join(c if c.isprintable() else " " for c in command)
         if not isinstance(memory, int) or not 0 <= memory < 1 << 60:
             raise BadRequest("memory must be a number of bytes")
-        if wanted and wanted not in (BEST, self._node.config.name) and wanted not in self._node.cluster.gossip.peers():
+        if wanted and wanted not in (BEST, self._node.config.name) and wanted not in self._node.cluster.gossip.known.peers():
             raise BadRequest(f"no node {wanted} is known")
         entry = HomeProcess(
             client.pid, stat.starttime, client.uid, job=job, command=command[:200], home_only=bool(request.get("home_only")),

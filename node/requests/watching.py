@@ -1,7 +1,7 @@
 """The operation `watch`: in one answer all that a monitor shows, of those processes that its user may know of; and `processes`: what
-another node tells of its own.
+another node reports about its own.
 
-That node goes by the name of who asks. Its answer is what he would see there: everybody's processes, as `mosps -a` shows them, and of
+That node goes by the name of the user. Its answer is what they would see there: everybody's processes, as `mosps -a` shows them, and of
 those of his own user also what was decided; who has no user there learns nobody's commands. Root of a node is root on all.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Container, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from node.cluster.front.connections import PeerError
 from node.common import process
 from node.moves.history import BORN, ENDED, Happening
@@ -68,26 +68,26 @@ class Watching:
         """Nodes of which nothing is known now, and since when they count as dead, if they have been known here to live."""
         gossip = self._node.cluster.gossip
         return [
-            {"name": name, "since": None if (seconds := gossip.dead_for(name)) is None else now - seconds}
-            for name in sorted(gossip.peers()) if name not in heard
+            {"name": name, "since": None if (seconds := gossip.membership.dead_for(name)) is None else now - seconds}
+            for name in sorted(gossip.known.peers()) if name not in heard
         ]  # fmt: skip
 
     async def of_node(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
-        """The processes of another node. Errors: BadRequest, NoAnswer."""
+        """Return the processes of another node. Errors: BadRequest, NoAnswer."""
         name = request.get("node")
-        if not isinstance(name, str) or name not in self._node.cluster.gossip.peers():
+        if not isinstance(name, str) or name not in self._node.cluster.gossip.known.peers():
             raise BadRequest(f"no other node {name} is known")
         asks = {"user": process.user_name(client.uid), "root": client.uid == 0}
         try:
-            told = await self._node.peers.call(name, "processes", asks, ANSWER_TIMEOUT)
+            reported = await self._node.peers.call(name, "processes", asks, ANSWER_TIMEOUT)
         except PeerError as error:
-            raise NoAnswer(f"{name} does not tell of its processes: {error}") from None
-        if not isinstance(told, dict):
+            raise NoAnswer(f"{name} does not report its processes: {error}") from None
+        if not isinstance(reported, dict):
             raise NoAnswer(f"{name} did not answer as it should")
-        return {key: told.get(key) for key in ("processes", "guests", "unseen")} | {"node": name}
+        return {key: reported.get(key) for key in ("processes", "guests", "unseen")} | {"node": name}
 
     async def for_peer(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """The processes here, for somebody on another node. Errors: ValueError."""
+        """Return the processes here, for somebody on another node. Errors: ValueError."""
         viewer, now = _viewer(parameters), time.time()
         is_root = parameters.get("root") is True  # there: it sees what everybody here sees, and decides nothing here
         self._node.registry.adopt_children()
@@ -95,7 +95,7 @@ class Watching:
         rows = [self._process(viewer, entry, now) for entry in entries[:MOST_PROCESSES]]
         guests = await self._guests()
         if viewer.uid == NOBODY and not is_root:
-            rows, guests = ([row | {"command": "", "why": ""} for row in told] for told in (rows, guests))
+            rows, guests = ([row | {"command": "", "why": ""} for row in reported] for reported in (rows, guests))
         return {"processes": rows, "guests": guests, "unseen": max(0, len(entries) - MOST_PROCESSES)}
 
     async def _guests(self) -> list[dict[str, Any]]:
@@ -133,9 +133,9 @@ def _uid_of(name: str) -> int | None:
         return None
 
 
-def _latest(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _latest(reported: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The last MOST_EVENTS, and when those were born that they are about."""
-    left, kept = told[:-MOST_EVENTS], told[-MOST_EVENTS:]
+    left, kept = reported[:-MOST_EVENTS], reported[-MOST_EVENTS:]
     about = {event["pid"] for event in kept}
     return [event for event in left if event["what"] == BORN and event["pid"] in about][-MOST_EVENTS:] + kept
 

@@ -1,1 +1,1 @@
-"""What was tried on farhome, and must fail to do what it did."""
+"""Attacks on farhome, which must fail to do what they once did."""

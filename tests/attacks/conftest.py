@@ -1,5 +1,5 @@
 """Clusters to attack."""
 
-from tests.node.conftest import pair, three
+from tests.node.conftest import new_pair, pair, three
 
-__all__ = ["pair", "three"]
+__all__ = ["new_pair", "pair", "three"]

@@ -1,6 +1,6 @@
 """A home that speaks by itself, from a node that has keys of the cluster: what it asks of the node where its process is to be.
 
-home.py ADDRESS WHAT...: what it got is told as JSON, a line.
+home.py ADDRESS WHAT...: prints what it got as JSON, one line.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def ready(talk: Channel) -> None:
 
 
 def answer(talk: Channel) -> str:
-    """What the node says, or that it has hung up."""
+    """Returns the node's message, or that it has hung up."""
     try:
         return f"says {talk.next(timeout=30)['op']}"
     except Refused as refused:
@@ -84,7 +84,7 @@ def answer(talk: Channel) -> str:
 
 
 def wanted(home: Home, descriptions: str) -> list[bool]:
-    """Whether each of the files, [path, size, sha256], would have to come."""
+    """Returns for each of the files, [path, size, sha256], whether it would have to be sent."""
     files = [{"path": path.encode(), "size": size, "sha256": sha256} for path, size, sha256 in json.loads(descriptions)]
     contents = set(prepare(home.place(40001), 40001, files))  # type: ignore[arg-type]
     return [file["sha256"] in contents for file in files]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 _COUNTERS = ("fs/", "kernel/random/", "kernel/ns_last_pid", "kernel/pty/nr", "kernel/sched_domain", "fs/quota/")
 OF_ITSELF = tuple(f"/proc/sys/{name}" for name in _COUNTERS)
-"""Counters, and what the kernel sets as processors come and go. Of fs, what is no counter is looked at all the same."""
+"""Counters, and values that the kernel sets as processors come and go. Under fs, only names that end as in COUNTERS are skipped."""
 COUNTERS = ("-nr", "-state", "-nr_inodes", "nr_open_files", "quota")
 FOREIGN = ("farhome", "criu", "lock", "systemd", "dpkg", "apt", "user", "udev", "utmp", ".bash_history")
-"""What the node's own programs, or the machine's, write to."""
+"""Paths that programs of the node or of the machine write to."""
 
 
 def settings() -> dict[str, str]:
@@ -33,7 +33,7 @@ def settings() -> dict[str, str]:
 
 
 def files() -> dict[str, list[int]]:
-    """Who owns them, their modes, sizes and times."""
+    """Returns the owners, modes, sizes and times of the machine's files."""
     found = {}
     for top in ("/etc", "/run", "/var/lib", "/root"):
         for place, directories, names in os.walk(top):
@@ -51,7 +51,7 @@ def files() -> dict[str, list[int]]:
 
 
 def processes() -> dict[str, list[str]]:
-    """Names, and whose they are, with the namespaces that they are in."""
+    """Returns names with their owners, and the namespaces that they are in."""
     commands, namespaces = [], set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -65,15 +65,15 @@ def processes() -> dict[str, list[str]]:
 
 
 def users() -> dict[str, str]:
-    """What an ordinary user may use, and has in use: shared with whoever has the same number."""
-    told = {}
+    """Returns the limits of an ordinary user and what they have in use; both are shared by all users of that number."""
+    limits = {}
     for name in ("farhome-a", "nobody"):
         number = pwd.getpwnam(name).pw_uid
         script = "ulimit -a; ulimit -Ha; grep SigQ /proc/self/status"
         command = ["setpriv", f"--reuid={number}", "--clear-groups", "sh", "-c", script]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        told[name] = done.stdout + done.stderr
-    return told
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        limits[name] = done.stdout + done.stderr
+    return limits
 
 
 if __name__ == "__main__":

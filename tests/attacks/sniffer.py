@@ -1,4 +1,4 @@
-"""Listens on a network: `sniffer.py PATTERN...` looks at every packet of eth0 until its standard input ends. Then it prints, as JSON, in
+"""Listens on a network: `sniffer.py PATTERN...` examines every packet of eth0 until its standard input ends. Then it prints, as JSON, in
 how many packets each pattern was, and how many packets there were, by port of either end. It says `ready` when it listens."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A guest that takes all it can get is bounded, whatever its owner's policy says."""
+"""A guest that takes all it can get is bounded, independent of its owner's policy."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from balancer.lending import Borrower
-from balancer.mistakes import Mistake
-from balancer.policy import LendingPolicy
+from balancer.lending.lending import Borrower
+from balancer.lending.mistakes import Mistake
+from balancer.lending.policy import LendingPolicy
 from node.guests import foundation
-from node.guests.cgroups import BASE, Bounds, GuestGroups, hierarchies
-from remote import identity
-from remote.sandbox import Sandbox
+from node.guests.cgroups import BASE, Bounds, GuestGroups
+from remote.sandbox import identity
+from remote.sandbox.sandbox import Sandbox
+from tests.groups import own_points
 from tests.remote.ids import own_ids
 
 _BOMB = r"""
@@ -59,25 +60,21 @@ def bomb(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def bounded(bomb: str) -> Iterator[tuple[GuestGroups, Sandbox]]:
     """A guest in a control group, and the groups."""
-    name = f"farhome-bounds-{os.getpid()}"
-    points = [point / name for point in set(hierarchies().values())]
-    for point in points:
-        point.mkdir()
-    groups = GuestGroups(points)
-    groups.prepare()
-    groups.create("guest")
-    sandbox = Sandbox.create("bounded", [("/bomb", bomb)], cgroup=f"{name}/{BASE}/guest", identities=own_ids())
-    try:
-        yield groups, sandbox
-    finally:
-        sandbox.destroy()
-        end = time.monotonic() + 10
-        while not groups.remove("guest"):
-            assert time.monotonic() < end
-            os.sched_yield()
-        groups.remove_all()
-        for point in points:
-            point.rmdir()
+    with own_points() as points:
+        groups = GuestGroups(points.values())
+        groups.prepare()
+        groups.create("guest")
+        name = next(iter(points.values())).name
+        sandbox = Sandbox.create("bounded", [("/bomb", bomb)], cgroup=f"{name}/{BASE}/guest", identities=own_ids())
+        try:
+            yield groups, sandbox
+        finally:
+            sandbox.destroy()
+            end = time.monotonic() + 10
+            while not groups.remove("guest"):
+                assert time.monotonic() < end
+                os.sched_yield()
+            groups.remove_all()
 
 
 def test_a_fork_bomb_ends_at_the_bound_of_its_tree(bounded: tuple[GuestGroups, Sandbox]) -> None:
@@ -95,7 +92,7 @@ def test_all_guests_together_are_bounded(bounded: tuple[GuestGroups, Sandbox]) -
     assert int(done.stdout.split()[0]) < 30
 
 
-def test_who_takes_too_much_memory_is_killed_alone(bounded: tuple[GuestGroups, Sandbox]) -> None:
+def test_a_process_with_too_much_memory_is_killed_alone(bounded: tuple[GuestGroups, Sandbox]) -> None:
     groups, sandbox = bounded
     groups.bound(Bounds(most_memory=64 << 20))
     assert subprocess.run(sandbox.enter_argv(["/bomb", "16"]), timeout=60, check=False).returncode == 0
@@ -117,7 +114,7 @@ def test_this_kernel_makes_user_namespaces() -> None:
     assert foundation.why_no_user_namespaces() == ""
 
 
-def test_a_kernel_that_makes_none_is_told_in_a_sentence() -> None:
+def test_a_kernel_without_namespaces_is_reported_in_a_sentence() -> None:
     bound = "/proc/sys/user/max_user_namespaces"
     script = (
         f"before=$(cat {bound}); trap 'echo $before > {bound}' EXIT; echo 0 > {bound}; exec 3>&1; .build/sandbox try 2>&1; echo status $?"
@@ -130,7 +127,7 @@ def test_a_kernel_that_makes_none_is_told_in_a_sentence() -> None:
     assert "a user namespace: No space left on device" in done.stdout and "status 125" in done.stdout
 
 
-def test_what_the_owner_says_of_ids_engines_and_administration() -> None:
+def test_the_policy_sets_ids_engines_and_administration() -> None:
     plain = LendingPolicy.from_table({})
     assert plain.ids == identity.DEFAULT and plain.engines == {"pour", "criu"} and plain.is_own("anybody")
     policy = LendingPolicy.from_table({"ids": "none", "engines": ["pour"], "administration": ["n1"], "max_tasks": 7, "memory_share": 0.5})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.sandbox import Sandbox
+from remote.sandbox.sandbox import Sandbox
 from tests.remote.ids import own_ids
 
 _PROGRAM = r"""
@@ -27,7 +27,7 @@ _PROGRAM = r"""
 #include <sys/time.h>
 #include <unistd.h>
 static int more;
-static void tell(const char *what, long result)
+static void report(const char *what, long result)
 {
     printf("%s\"%s\": %d", more++ ? ", " : "{", what, result < 0 ? errno : 0);
 }
@@ -36,27 +36,27 @@ int main(void)
     struct timeval now = {1, 0};
     struct rlimit files = {1 << 30, 1 << 30};
     struct sched_param first = {99};
-    tell("pattern of cores", open("/proc/sys/kernel/core_pattern", O_WRONLY));
-    tell("magic key", open("/proc/sysrq-trigger", O_WRONLY));
-    tell("a root that can be written", mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND, NULL));
-    tell("a mount", mount("tmpfs", "/tmp", "tmpfs", 0, NULL));
-    tell("no /proc", umount2("/proc", MNT_DETACH));
-    tell("no file of home", umount2("/tool", MNT_DETACH));
-    tell("another root", chroot("/tmp/..") ? -1 : syscall(SYS_pivot_root, "/", "/"));
-    tell("a disk", mknod("/tmp/disk", S_IFBLK | 0600, makedev(254, 0)));
-    tell("memory of the machine", mknod("/run/mem", S_IFCHR | 0600, makedev(1, 1)));
-    tell("the clock", settimeofday(&now, NULL));
-    tell("a module", syscall(SYS_init_module, "", 0, ""));
-    tell("the end", reboot(RB_DISABLE_CAD));
-    tell("the log", syscall(SYS_syslog, 5, NULL, 0));
-    tell("descriptors", setrlimit(RLIMIT_NOFILE, &files));
-    tell("real time", sched_setscheduler(0, SCHED_FIFO, &first));
-    tell("before others", setpriority(PRIO_PROCESS, 0, -20));
-    tell("no end for want of memory", open("/proc/self/oom_score_adj", O_WRONLY) < 0 ? -1 :
+    report("pattern of cores", open("/proc/sys/kernel/core_pattern", O_WRONLY));
+    report("magic key", open("/proc/sysrq-trigger", O_WRONLY));
+    report("a root that can be written", mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND, NULL));
+    report("a mount", mount("tmpfs", "/tmp", "tmpfs", 0, NULL));
+    report("no /proc", umount2("/proc", MNT_DETACH));
+    report("no file of home", umount2("/tool", MNT_DETACH));
+    report("another root", chroot("/tmp/..") ? -1 : syscall(SYS_pivot_root, "/", "/"));
+    report("a disk", mknod("/tmp/disk", S_IFBLK | 0600, makedev(254, 0)));
+    report("memory of the machine", mknod("/run/mem", S_IFCHR | 0600, makedev(1, 1)));
+    report("the clock", settimeofday(&now, NULL));
+    report("a module", syscall(SYS_init_module, "", 0, ""));
+    report("the end", reboot(RB_DISABLE_CAD));
+    report("the log", syscall(SYS_syslog, 5, NULL, 0));
+    report("descriptors", setrlimit(RLIMIT_NOFILE, &files));
+    report("real time", sched_setscheduler(0, SCHED_FIFO, &first));
+    report("before others", setpriority(PRIO_PROCESS, 0, -20));
+    report("no end for want of memory", open("/proc/self/oom_score_adj", O_WRONLY) < 0 ? -1 :
          write(open("/proc/self/oom_score_adj", O_WRONLY), "-1000", 5));
-    tell("the users outside", open("/proc/1/uid_map", O_WRONLY) < 0 ? -1 : write(open("/proc/1/uid_map", O_WRONLY), "0 0 1", 5));
-    tell("whatever is mapped", open("/tool", O_WRONLY));
-    tell("swap", syscall(SYS_swapoff, "/dev/vda"));
+    report("the users outside", open("/proc/1/uid_map", O_WRONLY) < 0 ? -1 : write(open("/proc/1/uid_map", O_WRONLY), "0 0 1", 5));
+    report("a mapped file", open("/tool", O_WRONLY));
+    report("swap", syscall(SYS_swapoff, "/dev/vda"));
     puts("}");
     return 0;
 }
@@ -71,13 +71,13 @@ def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(directory / "tool")
 
 
-@pytest.mark.parametrize("sealed", [False, True])
-def test_all_capabilities_inside_reach_nothing_outside(tool: str, sealed: bool) -> None:
+@pytest.mark.parametrize("confined", [False, True])
+def test_all_capabilities_inside_reach_nothing_outside(tool: str, confined: bool) -> None:
     before = Path("/proc/sys/kernel/core_pattern").read_text()
     sandbox = Sandbox.create("strong", [("/tool", tool)], identities=own_ids())
     try:
-        if sealed:
-            sandbox.seal()
+        if confined:
+            sandbox.confine()
         done = subprocess.run(sandbox.enter_argv(["/tool"]), capture_output=True, text=True, timeout=30, check=True)
         succeeded = {what for what, code in json.loads(done.stdout).items() if not code}
     finally:
@@ -86,7 +86,7 @@ def test_all_capabilities_inside_reach_nothing_outside(tool: str, sealed: bool) 
     assert Path("/proc/sys/kernel/core_pattern").read_text() == before
 
 
-def test_what_runs_inside_has_all_capabilities_there(tool: str) -> None:
+def test_a_program_inside_the_sandbox_has_all_capabilities_there(tool: str) -> None:
     """Else the test above shows nothing."""
     sandbox = Sandbox.create("strong", [("/cat", "/bin/true")], identities=own_ids())
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from balancer.datagram import (
+from balancer.gossip.datagram import (
     INCARNATION_LIMIT,
     Call,
     Card,
@@ -23,14 +23,14 @@ from balancer.datagram import (
     pack_entry,
     statement,
 )
-from node.cluster.front.gossip_seals import TELLING, Seals
+from node.cluster.front.gossip_encryption import INTRODUCTION_REPLY, DatagramCiphers
 from node.cluster.keys.certificates import Certificates
 from node.cluster.keys.pki import KeyStore
 from tests.node.nodes import PORT, Cluster, Node, wait_for
 
 
 class Liar:
-    """Has the keys of n2, and says to others what it likes."""
+    """Has the keys of n2, and sends to others whatever the test wants."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -38,10 +38,10 @@ class Liar:
         life = int((cluster[2].base / "state" / "life").read_text())
         self.certificates = Certificates(keys)
         self.certificates.reload()
-        self.seals = Seals(keys, (life << 32) + (1 << 31))
+        self.ciphers = DatagramCiphers(keys, (life << 32) + (1 << 31))
         for node in (cluster[1], cluster[3]):
             other = KeyStore(node.base / "state" / "pki").certificate().public_bytes(Encoding.DER)
-            assert self.seals.meet(TELLING + other) == node.name
+            assert self.ciphers.meet(INTRODUCTION_REPLY + other) == node.name
         self.card = Card("n2", cluster[2].address, PORT, life)
         self.card = Card("n2", cluster[2].address, PORT, life, signature=self.certificates.sign(statement(self.card)))
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -50,7 +50,7 @@ class Liar:
         self.send(to, Datagram(self.card, **what).pack())
 
     def send(self, to: Node, data: bytes) -> None:
-        self.socket.sendto(self.seals.close(to.name, data), (to.address, PORT))
+        self.socket.sendto(self.ciphers.encrypt(to.name, data), (to.address, PORT))
 
     def lie(self, to: Node, incarnation: int) -> None:
         """All that it can come by: n3 is elsewhere, is stronger, is there, is dead, has left, has another load."""
@@ -68,7 +68,7 @@ class Liar:
 
 
 def known(node: Node) -> dict[str, Any]:
-    """What it knows of n3."""
+    """Returns the node's entry for n3."""
     rows = json.loads(node.ok("mosctl", "nodes", "--json"))
     return next(({"address": row["address"], "cores": row["cores"]} for row in rows if row["name"] == "n3"), {})
 
@@ -111,7 +111,7 @@ def test_addresses_of_before_do_not_poison(three: Cluster) -> None:
     wait_for(lambda: json.loads((n1.run / "peers.json").read_text())["n3"] == [n3.address, PORT], 10)
 
 
-def test_nonsense_under_a_good_seal_changes_nothing(three: Cluster) -> None:
+def test_authenticated_nonsense_changes_nothing(three: Cluster) -> None:
     n1, n2, n3 = three.nodes
     n2.kill()
     liar, before, dice = Liar(three), known(n1), random.Random(3)

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from node.cluster.front.front import bound
-from node.cluster.front.gossip_seals import ASKING, TELLING, Seals
+from node.cluster.front.gossip_encryption import INTRODUCTION_REPLY, INTRODUCTION_REQUEST, DatagramCiphers
 from node.cluster.keys.pki import KeyStore
-from node.guests.guests import PLACES_OF_HOME
+from node.guests.admission import PLACES_OF_HOME
 from node.requests.control import CONNECTIONS_OF_USER, REQUEST
 from tests.node.cluster.test_peers import dial, hello
 from tests.node.cluster.test_peers import member as context_of
@@ -61,7 +61,7 @@ def daemon(node: Node) -> int:
 
 
 def reserve(connection: ssl.SSLSocket, pid: int) -> str:
-    """Whether a place was given, or why not."""
+    """Asks for a place; returns whether it was given, or why not."""
     place = {"pid": pid, "home": "n2", "uid": 1001, "user": "anna", "memory": 0}
     frames.send(connection, {"id": pid, "method": "reserve", "params": place})
     answer = frames.receive(connection)
@@ -69,7 +69,7 @@ def reserve(connection: ssl.SSLSocket, pid: int) -> str:
 
 
 @pytest.mark.soak
-def test_places_to_which_nobody_comes_are_bounded_for_each_home(pair: Cluster) -> None:
+def test_places_without_an_arrival_are_bounded_for_each_home(pair: Cluster) -> None:
     n1, n2 = pair.nodes
     before = descriptors(daemon(n1))
     with dial(n1, context_of(n2)) as connection:
@@ -89,7 +89,7 @@ def test_places_to_which_nobody_comes_are_bounded_for_each_home(pair: Cluster) -
 
 @contextmanager
 def halves(node: Node, user: int, size: int, sent: int) -> Iterator[None]:
-    """That user holds as many connections as they get, each with the beginning of a request."""
+    """Holds as many connections of that user as it gets, each with the beginning of a request."""
     words = [str(node.run / "mosd.sock"), str(CONNECTIONS_OF_USER + 50), str(size), str(sent)]
     holder = subprocess.Popen(
         ["/usr/bin/python3", "-c", HALVES, *words], user=user, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
@@ -115,13 +115,18 @@ def test_halves_of_requests_hold_neither_much_memory_nor_the_places_of_others(pa
 
 
 class Introductions:
-    """A stranger at an address of its own who introduces itself without end, by a certificate of another cluster, and asks for n1's."""
+    """A stranger at an address of its own that introduces itself endlessly, by a certificate of another cluster, and asks for n1's."""
 
     def __init__(self, cluster: Cluster, node: Node) -> None:
         stranger = KeyStore(cluster.base / "stranger")
         stranger.init("other", "n7")
-        seals = Seals(stranger, 1)
-        self._words = [seals.introduction(ASKING), seals.introduction(TELLING), TELLING + os.urandom(500), b"\x01" + os.urandom(100)]
+        ciphers = DatagramCiphers(stranger, 1)
+        self._words = [
+            ciphers.introduction(INTRODUCTION_REQUEST),
+            ciphers.introduction(INTRODUCTION_REPLY),
+            INTRODUCTION_REPLY + os.urandom(500),
+            b"\x01" + os.urandom(100),
+        ]
         self._to = (node.address, PORT)
         self._socket = bound(socket.SOCK_DGRAM, f"{cluster.network}.77", PORT)
         self._socket.setblocking(False)
@@ -168,5 +173,5 @@ def test_a_member_meets_a_node_to_which_strangers_introduce_themselves_without_e
         assert descriptors(reader) - before <= 10
         assert memory(reader) - had < 16 << 20
         assert flood.sent > 4000
-    told = n1.log.read_text().splitlines()[lines:]
-    assert len([line for line in told if "datagrams" in line]) <= 4, told
+    logged = n1.log.read_text().splitlines()[lines:]
+    assert len([line for line in logged if "datagrams" in line]) <= 4, logged

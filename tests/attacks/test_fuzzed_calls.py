@@ -1,4 +1,4 @@
-"""A guest that makes system calls at random, and one that takes whatever it can get: the node that it is on is afterwards as it was."""
+"""After a guest that makes random system calls, and after one that takes all it can get, its node is as it was before."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def pair() -> Iterator[Cluster]:
 def state(cluster: Cluster) -> dict[str, Any]:
     done = cluster.place("n2").run("/usr/bin/python3", "-I", "-c", STATE.read_text())
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What is different, a line each."""
+    """Lists the differences, one per line."""
     found = []
     for kind in ("settings", "files", "users"):
         for name in before[kind].keys() | after[kind].keys():
@@ -85,7 +85,7 @@ def test_calls_at_random_change_nothing_of_the_host(pair: Cluster, tmp_path: Pat
     def left() -> set[str]:
         return set(changes(before, state(pair))) - time_of_its_own
 
-    # What is left behind is there at each look; others who use the machine come and go.
+    # Leftovers of ours are there at each check; processes of others come and go.
     found = left()
     while found and time.monotonic() < end:
         found &= left()

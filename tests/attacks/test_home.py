@@ -1,4 +1,4 @@
-"""What a home can make the node do where its process is to be: it learns nothing of the node's files, and fills neither memory nor disk."""
+"""Limits on what a home can make the node of its guest do: it learns nothing of the node's files, and fills neither memory nor disk."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def used(node: Node, directory: str) -> int:
     return total
 
 
-def test_it_learns_nothing_of_files_that_not_everybody_may_read_and_nothing_else_is_opened(cluster: Cluster, host: Node) -> None:
+def test_a_home_learns_nothing_of_private_files_of_the_node(cluster: Cluster, host: Node) -> None:
     place = host.root / "tmp"
     for name, mode in (("probe", 0o600), ("shared", 0o644), ("grouped", 0o640)):
         (place / name).write_bytes(b"0123456789")
@@ -76,7 +76,7 @@ def test_it_learns_nothing_of_files_that_not_everybody_may_read_and_nothing_else
     asked: list[tuple[str, int, str]] = [(f"/tmp/{name}", 10, guess) for name in names]
     asked += [("/etc/shadow", len(shadow), hashlib.sha256(shadow).hexdigest()), ("/dev/watchdog", 0, hashlib.sha256(b"").hexdigest())]
     answers = []
-    for path, size, sha256 in asked:  # each alone: the same content under another path would tell
+    for path, size, sha256 in asked:  # each alone: the same content under another path would show whether home has it
         answers.append(ask(cluster, "wanted", json.dumps([(path, size, sha256)]))[0])
         until(lambda: not guests(host), "its place is given up")
     assert dict(zip([path for path, _, _ in asked], answers, strict=True)) == {path: path != "/tmp/shared" for path, _, _ in asked}

@@ -1,5 +1,5 @@
-"""A guest that takes whatever it can get is held by the bounds of its node: the node answers, another guest works on and gets home, and of
-the hostile one nothing is left when it is killed from home."""
+"""A guest that takes all it can get is held by the bounds of its node: the node answers, another guest works on and gets home, and
+nothing is left of the hostile one after it has been killed from home."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.skipif(os.geteuid() != 0, re
 
 MOST_TASKS = 16
 SHARE = 0.02
-"""Of the machine's memory: what all guests of a node may have."""
+"""Share of the machine's memory that all guests of a node may have."""
 HOST = "n2"
 PATIENCE = 60
 CONFIGURATION = f"\n[balance]\nenabled = false\n[lend]\nmax_tasks = {MOST_TASKS}\nmemory_share = {SHARE}\n"
@@ -41,20 +41,20 @@ def neighbour(cluster: Cluster) -> Iterator[Running]:
 
 
 def guests(cluster: Cluster) -> list[str]:
-    """Of the node, as it tells itself; which it must within a time."""
+    """Returns the node's guests as the node lists them; it must answer within PATIENCE."""
     done = cluster.place(HOST).run("mosps", "--guests", "--json", timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return sorted(row["key"] for row in json.loads(done.stdout))
 
 
 def groups(cluster: Cluster, file: str, key: str = "") -> list[Path]:
-    """That file of a guest's control group, or of that of all guests, wherever it is."""
+    """Returns the paths of that file of a guest's control group, or of the group of all guests, in each hierarchy that has it."""
     group = f"{HOST}/farhome/guests/{key}"
     return [place / file for place in cgroups.directories(cluster.lab.name, group) if (place / file).exists()]
 
 
 def descriptors(cluster: Cluster) -> int:
-    """What all processes of the node have open."""
+    """Counts the descriptors of all processes of the node."""
     return int(cluster.place(HOST).run("sh", "-c", "ls -d /proc/[0-9]*/fd/* | wc -l").stdout)
 
 
@@ -63,7 +63,7 @@ def pids(cluster: Cluster, job: str) -> list[int]:
 
 
 def kill(cluster: Cluster, hostile: Running) -> None:
-    """As whoever is at home can: with all children, those born meanwhile, too."""
+    """Kills it with the means of home: with all children, including those born meanwhile."""
 
     def is_gone() -> bool:
         left = pids(cluster, hostile.job)
@@ -74,8 +74,10 @@ def kill(cluster: Cluster, hostile: Running) -> None:
     until("its processes are killed", is_gone, seconds=PATIENCE, every=0.3)
 
 
-@pytest.mark.parametrize("kind", ["forks", "memory", "descriptors", "processor", "signals"])
-def test_its_node_lives_and_so_do_other_guests(cluster: Cluster, neighbour: Running, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["forks", "memory", "processor", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("descriptors", "signals"))]
+)
+def test_the_node_of_a_hostile_guest_and_other_guests_live_on(cluster: Cluster, neighbour: Running, kind: str) -> None:
     before = guests(cluster)
     with Running(cluster, "hostile", kind, "farhome-a") as hostile:
         hostile.moved(HOST)

@@ -1,4 +1,4 @@
-"""Who has an account on a hosting node, and the number of a guest's user: the guest is nobody that they can reach."""
+"""A user with an account on a hosting node, and with the number of a guest's user, cannot reach the guest."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import pytest
 from engine.context import capture
 from engine.context.context import Identity
 from engine.pour import postcopy
-from engine.pour.arrival import drop_capabilities
-from engine.pour.vessel import become
+from engine.pour.arrival import become, drop_capabilities
 from kernel_helpers.process import seizing
-from remote import identity
-from remote.sandbox import Sandbox
+from remote.sandbox import identity
+from remote.sandbox.sandbox import Sandbox
 from tests.remote.ids import own_ids
 
 ACCOUNT = pwd.getpwnam("farhome-a")
@@ -86,7 +85,7 @@ def _attack(pid: int) -> dict[str, str]:
 
 def test_the_account_with_a_guests_number_reaches_nothing_of_it(guest: tuple[Sandbox, int]) -> None:
     _, pid = guest
-    assert capture.identity(pid).uids == (ACCOUNT.pw_uid,) * 3, "inside it is who it is at home"
+    assert capture.identity(pid).uids == (ACCOUNT.pw_uid,) * 3, "inside, its user is that of home"
     assert set(_attack(pid).values()) <= {"EPERM", "EACCES"}
     assert Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
 
@@ -146,7 +145,7 @@ def test_memory_can_follow_a_guest_that_has_no_right_outside(guest: tuple[Sandbo
     os.close(userfaultfd)
 
 
-def test_a_block_of_ids_is_nobody_elses(tmp_path: Path) -> None:
+def test_a_block_of_ids_is_given_only_once(tmp_path: Path) -> None:
     within = (identity.DEFAULT[0], identity.DEFAULT[0] + 2 * identity.BLOCK - 1)
     first, second = identity.take(within, file=tmp_path / "ids"), identity.take(within, file=tmp_path / "ids")
     assert abs(first.first - second.first) == identity.BLOCK

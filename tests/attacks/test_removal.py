@@ -21,7 +21,7 @@ def lab() -> Iterator[Pair]:
 
 
 def where(lab: Pair, number: int) -> dict[int, str]:
-    """Where the processes of that node are."""
+    """Returns the node on which each process of that node runs."""
     return {row["pid"]: row["where"] for row in lab[number].ask_mosd("ps", all=True)["processes"]}
 
 

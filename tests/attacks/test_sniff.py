@@ -1,4 +1,4 @@
-"""Who listens on the network between nodes learns nothing of memory, calls or files, unless both nodes have given encryption up."""
+"""A listener on the network between nodes learns nothing of memory, calls or files, unless both nodes have given encryption up."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from tests.moves.cluster import HOME, Cluster, until
 pytestmark = [pytest.mark.timeout(240), pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")]
 
 MEMORY, FILE, CALL = "kept-in-memory-4d1f", "kept-in-a-file-77ab", "said-in-a-call-c0de"
-#: Its memory is random, so that nobody packs it, and has the word on each page; it writes to it and to two files all the time.
+#: Its memory is random, so that it is not compressed, and has the word on each page; it writes to it and to two files all the time.
 PROGRAM = """
-import os, random
+import os, random, time
+while not os.path.exists("kept"):
+    time.sleep(0.01)
 memory = bytearray(os.urandom(24 << 20))
 word = "-".join(("kept", "in", "memory", "4d1f")).encode()
 for at in range(0, len(memory), 4096):
@@ -41,7 +43,7 @@ while not os.path.exists("end"):
 
 @contextmanager
 def sniffed(cluster: Cluster, name: str) -> Iterator[dict[str, Any]]:
-    """What goes over that node's cable meanwhile; filled at the end."""
+    """Collects what goes over that node's cable meanwhile; filled at the end."""
     script = Path(__file__).with_name("sniffer.py").read_text()
     result: dict[str, Any] = {}
     with cluster.lab.node(name).popen(
@@ -60,7 +62,8 @@ def travel(cluster: Cluster) -> dict[str, Any]:
     """A process goes out, on, home, and out again with its memory after it; its files are read by `/mfs`, too. Returns what was heard on
     n2's cable, where each of these passes."""
     running = Running(cluster, "appender", "", command=f"/usr/bin/python3 -c '{PROGRAM}'")
-    (running.directory / "kept").write_text(f"{FILE} " * 1000)
+    (running.directory / "kept.new").write_text(f"{FILE} " * 1000)
+    (running.directory / "kept.new").rename(running.directory / "kept")
     with running:
         running.works(30)
         with sniffed(cluster, "n2") as heard:
@@ -79,28 +82,38 @@ def travel(cluster: Cluster) -> dict[str, Any]:
     return heard
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    made = Cluster(3, configuration="[balance]\nenabled = false\n[mfs]\nexports = ['/tmp']\n")
+    yield made
+    made.down()
+
+
 @contextmanager
-def lab(*plain: str) -> Iterator[Cluster]:
-    """Three nodes, of which these say that it need not be secret."""
-    cluster = Cluster(3, configuration="[balance]\nenabled = false\n[mfs]\nexports = ['/tmp']\n")
-    try:
-        for name in plain:
-            file = cluster.place(name).root / "etc/farhome/node.toml"
-            file.write_text("encryption = false\n" + file.read_text())
+def said(cluster: Cluster, *plain: str) -> Iterator[None]:
+    """These nodes say that it need not be secret."""
+    before = {name: (cluster.place(name).root / "etc/farhome/node.toml").read_text() for name in plain}
+
+    def say(text: str) -> None:
+        for name, configuration in before.items():
+            (cluster.place(name).root / "etc/farhome/node.toml").write_text(text + configuration)
             cluster.lab.node(name).ask_mosd("reload")
-        yield cluster
+
+    say("encryption = false\n")
+    try:
+        yield
     finally:
-        cluster.down()
+        say("")
 
 
-@pytest.mark.parametrize("plain", [(), ("n1", "n3")], ids=["as shipped", "only one side says no"])
-def test_nothing_can_be_read_on_the_way(plain: tuple[str, ...]) -> None:
-    with lab(*plain) as cluster:
+@pytest.mark.parametrize("plain", [(), pytest.param(("n1", "n3"), marks=pytest.mark.soak)], ids=["as shipped", "only one side says no"])
+def test_nothing_can_be_read_on_the_way(cluster: Cluster, plain: tuple[str, ...]) -> None:
+    with said(cluster, *plain):
         assert travel(cluster)["found"] == {MEMORY: 0, FILE: 0, CALL: 0}
 
 
-def test_everything_can_be_read_where_both_say_that_it_may() -> None:
-    """So the sniffer would have seen it."""
-    with lab("n1", "n2", "n3") as cluster:
+def test_everything_can_be_read_where_both_say_that_it_may(cluster: Cluster) -> None:
+    """Shows that the sniffer would see unencrypted data."""
+    with said(cluster, "n1", "n2", "n3"):
         found = travel(cluster)["found"]
         assert all(count > 0 for count in found.values()), found

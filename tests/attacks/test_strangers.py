@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from lab.node import Node, NodeProcess
-from tests.mfs.nodes import Pair
+from tests.mfs.nodes import Pair, until
 from wire import frames
 
 PYTHON = "/usr/bin/python3"
 TRIES = 40
+ESTABLISHED, SYN_RECEIVED = "01", "03"
+"""States of a connection in /proc/net/tcp."""
 
 HOLD = """
 import resource, select, socket, sys
@@ -21,7 +25,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
 open_ = {}
 watch = select.poll()
 watch.register(0, select.POLLIN)
-told = False
+reported = False
 opened = 0
 def connect():
     global opened
@@ -40,9 +44,9 @@ def connect():
 while True:
     for _ in range(min(100, count - len(open_))):
         connect()
-    if opened >= count and not told:
+    if opened >= count and not reported:
         print("holds", flush=True)
-        told = True
+        reported = True
     for fd, _ in watch.poll(20):
         if fd == 0:
             sys.exit(0)
@@ -106,7 +110,7 @@ def address(node: Node) -> str:
 
 
 def probe(lab: Pair, number: int, port: int) -> int:
-    """How often of TRIES a member gets in at n1."""
+    """Returns how often of TRIES a member gets in at n1."""
     hello = frames.encode({"id": 1, "method": "hello", "params": {"version": 1, "name": f"n{number}"}})
     word, size = (hello, 4) if port == 7226 else (MFS_HELLO, len(MFS_HELLO))
     said = lab.python(number, PROBE, address(lab[1]), str(port), str(TRIES), word.hex(), str(size), timeout=500)
@@ -114,7 +118,7 @@ def probe(lab: Pair, number: int, port: int) -> int:
 
 
 def hold(lab: Pair, number: int, port: int, count: int, word: bytes) -> NodeProcess:
-    """So many connections from that node to n1, made again whenever one is closed."""
+    """Keeps that many connections from that node to n1 open, and reopens each that is closed."""
     attacker = lab.start(number, HOLD, address(lab[1]), str(port), str(count), word.hex())
     assert attacker.stdout is not None
     assert attacker.stdout.readline() == "holds\n"
@@ -133,10 +137,37 @@ def end(attacker: NodeProcess) -> None:
     [(64, 3, b""), pytest.param(1000, 3, b"", marks=pytest.mark.soak), (1000, 2, b""), (64, 3, b"\x16\x03\x01")],
 )
 def test_connections_that_say_nothing_keep_no_member_out(lab: Pair, port: int, count: int, source: int, word: bytes) -> None:
-    """From another node, from the member's own address; and such as begin a handshake and leave it at that."""
+    """With callers from another node, from the member's own address, and callers that begin a handshake and stop there."""
     attacker = hold(lab, source, port, count, word)
     try:
         assert probe(lab, 2, port) == TRIES
+    finally:
+        end(attacker)
+
+
+def connections(lab: Pair, here: int, there: int) -> dict[tuple[str, str], str]:
+    """The states of the connections that node `here` has with `there`, by both ports (`here`'s first): /proc/net/tcp."""
+    address = f"{int.from_bytes(socket.inet_aton(lab[there].address), 'little'):08X}"
+    found = {}
+    for line in Path(f"/proc/{lab[here].state.pid}/net/tcp").read_text().splitlines()[1:]:
+        _, ours, theirs, state, *_ = line.split()
+        if theirs.startswith(address):
+            found[ours.partition(":")[2], theirs.partition(":")[2]] = state
+    return found
+
+
+@pytest.mark.parametrize("port", [7226, 7227])
+def test_a_connection_that_says_nothing_is_not_accepted_at_once(lab: Pair, port: int) -> None:
+    """The kernel keeps it: so it does not delay callers that have sent something. The caller sees it as made, the server does not."""
+
+    def are_kept() -> bool:
+        made = [ports for ports, state in connections(lab, 3, 1).items() if state == ESTABLISHED]
+        seen = connections(lab, 1, 3)
+        return sum(seen.get((theirs, ours)) == SYN_RECEIVED for ours, theirs in made) >= 64
+
+    attacker = hold(lab, 3, port, 64, b"")
+    try:
+        until(are_kept, "64 connections that the kernel keeps", 60)  # when each has waited for its time, others take their places
     finally:
         end(attacker)
 

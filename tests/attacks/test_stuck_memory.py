@@ -1,5 +1,5 @@
-"""A process of an ordinary user that has the kernel hold the lock of its memory: whoever reads its command line waits for it. The daemon
-does not, and answers everybody else."""
+"""An ordinary user's process that makes the kernel hold its memory's lock: readers of its command line block. The daemon does not block,
+and answers all others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from node.requests import adoption
 from tests.node.nodes import Cluster, wait_for
 from tests.programs.build import program
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.alone]  # whoever reads all of /proc meanwhile waits as well
+pytestmark = [pytest.mark.timeout(120), pytest.mark.alone]  # other readers of all of /proc block meanwhile as well
 
 
 def state(pid: int) -> str:
@@ -32,7 +32,7 @@ def state(pid: int) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """Where such a program mounts its file system; at the end that is gone."""
+    """A place where such a program mounts its file system, which is gone at the end."""
     place = tmp_path / "fs"
     yield place
     with suppress(FileNotFoundError, ProcessLookupError):
@@ -55,7 +55,7 @@ def test_the_daemon_answers_beside_it(pair: Cluster, place: Path) -> None:
     wait_for(lambda: pid not in {row["pid"] for row in n1.processes()})
 
 
-def test_who_hangs_is_left_alone_until_it_does_not_any_more(place: Path) -> None:
+def test_a_hanging_process_is_skipped_until_it_answers_again(place: Path) -> None:
     child = subprocess.Popen([program("stuck"), place])
     try:
         wait_for(lambda: is_stuck(place, child.pid))
@@ -80,23 +80,23 @@ def test_who_hangs_is_left_alone_until_it_does_not_any_more(place: Path) -> None
         child.wait(20)
 
 
-def test_looks_at_it_are_bounded_for_each_user(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examinations_of_it_are_bounded_for_each_user(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adoption, "EXAMINE_TIMEOUT", 2.0)
     child = subprocess.Popen([program("stuck"), place])
     child_entry, own_entry = (HomeProcess(pid, stat.starttime, 0) for pid in (child.pid, os.getpid()) if (stat := read_stat(pid)))
 
-    async def look() -> int:
-        looks = [asyncio.create_task(adoption.examine(child_entry, "pour", Owner(1001, 1001))) for _ in range(3 * adoption.LOOKS)]
+    async def examine() -> int:
+        checks = [asyncio.create_task(adoption.examine(child_entry, "pour", Owner(1001, 1001))) for _ in range(3 * adoption.LOOKS)]
         await asyncio.sleep(0)
         await adoption.examine(own_entry, "pour", Owner(1002, 1002))
         count = sum(thread.name == f"check {child.pid}" for thread in threading.enumerate())
-        said = await asyncio.gather(*looks, return_exceptions=True)
-        assert all("the kernel has not told of its memory" in str(one) for one in said)
+        said = await asyncio.gather(*checks, return_exceptions=True)
+        assert all("the kernel has not shown its memory" in str(one) for one in said)
         return count
 
     try:
         wait_for(lambda: is_stuck(place, child.pid))
-        assert asyncio.run(look()) == adoption.LOOKS
+        assert asyncio.run(examine()) == adoption.LOOKS
         os.kill(int(Path(f"{place}.server").read_text()), signal.SIGKILL)
         wait_for(lambda: not any(thread.name == f"check {child.pid}" for thread in threading.enumerate()))
     finally:
@@ -104,7 +104,7 @@ def test_looks_at_it_are_bounded_for_each_user(place: Path, monkeypatch: pytest.
         child.wait(20)
 
 
-def test_many_who_hang_cost_a_few_waits_and_then_nobody_is_asked_for_a_while() -> None:
+def test_many_hanging_processes_cost_a_few_waits_and_then_none_is_asked_for_a_while() -> None:
     over = threading.Event()
     aside, begun = Aside(0.05), time.monotonic()
 

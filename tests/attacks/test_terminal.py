@@ -1,4 +1,4 @@
-"""Users and other nodes name what they like: on the terminal of somebody else, and in logs, that is text and commands nothing."""
+"""Names chosen by users and other nodes are plain text on another user's terminal and in logs, and command nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUEST = {"key": f"n9-{EVIL}", "user": EVIL, "seconds": 1.0, "memory": 0, "comman
 
 
 def run(directory: Path, *argv: str) -> str:
-    """What a command says, on both of its outputs."""
+    """Returns what a command prints, on both of its outputs."""
     environment = {"PATH": os.environ["PATH"], "FARHOME_RUN": str(directory), "LC_ALL": "C.UTF-8"}
     done = subprocess.run([str(ROOT / "bin" / argv[0]), *argv[1:]], env=environment, capture_output=True, timeout=20, check=False)
     return (done.stdout + done.stderr).decode()

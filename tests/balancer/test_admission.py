@@ -1,11 +1,11 @@
-"""What a target says to a guest that a balancer sends, and when the process is tried again."""
+"""A target's answer to a guest that a balancer sends, and the time of the next attempt."""
 
 from __future__ import annotations
 
 import random
 
-from balancer.admission import recheck, retry_after
-from balancer.process import Settings
+from balancer.decisions.admission import recheck, retry_after
+from balancer.decisions.process import Settings
 from tests.balancer.vectors import node
 
 MIB = 1 << 20
@@ -27,7 +27,7 @@ def test_guests_come_one_at_a_time_but_for_small_ones() -> None:
     assert recheck(node("n2"), 2.0, 1.0, memory=100 * MIB, coming=8 * MIB) is not None
 
 
-def test_who_was_refused_for_the_moment_is_tried_again_sooner_and_not_all_at_once() -> None:
+def test_a_temporarily_refused_process_is_retried_sooner_and_at_a_random_time() -> None:
     rng, settings = random.Random(1), Settings()
     soon = [retry_after(True, rng) for _ in range(200)]
     late = [retry_after(False, rng) for _ in range(200)]

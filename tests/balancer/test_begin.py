@@ -29,7 +29,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any
 
 
 def is_uneven(home: Node) -> bool:
-    """Whether home is known to be busy, and n2 not to be."""
+    """Returns whether home is known to be busy, and n2 not to be."""
     nodes = {row["name"]: row for row in home.ask_mosd("nodes")["nodes"]}
     here, there = nodes["n1"], nodes.get("n2")
     return there is not None and here["runnable"] > 3 and (here["cpu_pressure"] or 1.0) > 0.8 and there["runnable"] < 0.5
@@ -67,15 +67,15 @@ def start(home: Node, *words: str, user: str | None = None, options: tuple[str, 
 def moves(home: Node, pid: int) -> list[tuple[str, int]]:
     """(to, bytes) of each move of a process, which has been moved."""
 
-    def told() -> list[tuple[str, str]]:
+    def sizes_of_moves() -> list[tuple[str, str]]:
         text = (home.root / "run/farhome/mosd.log").read_text(errors="replace")
         return re.findall(rf"process {pid}: home -> (\w+), .* total .* ms, (\d+) bytes", text)
 
-    return [(to, int(size)) for to, size in until(told, f"a move of {pid}")]
+    return [(to, int(size)) for to, size in until(sizes_of_moves, f"a move of {pid}")]
 
 
-@pytest.mark.parametrize("user", [None, USER])
-def test_it_leaves_before_it_has_done_anything(home: Node, user: str | None) -> None:
+@pytest.mark.parametrize("user", [pytest.param(None, marks=pytest.mark.soak), USER])
+def test_a_program_leaves_before_its_first_instruction(home: Node, user: str | None) -> None:
     sizes = []
     for _ in range(5):
         process = start(home, "/usr/bin/python3", "-c", WRITES, user=user)
@@ -112,11 +112,11 @@ def test_many_that_begin_together_are_all_right(home: Node) -> None:
 
 
 @pytest.mark.parametrize(("word", "code"), [("/nowhere/at-all", 127), ("/etc/passwd", 126)])
-def test_a_program_that_cannot_be_executed_is_told_and_leaves_nothing(home: Node, word: str, code: int) -> None:
+def test_a_program_that_cannot_be_executed_is_reported_and_leaves_nothing(home: Node, word: str, code: int) -> None:
     process = start(home, word)
-    _, told = process.communicate("", timeout=30)
+    _, error = process.communicate("", timeout=30)
     assert process.returncode == code
-    assert told.startswith("mosrun: ")
+    assert error.startswith("mosrun: ")
 
 
 def test_a_program_with_rights_of_its_own_has_them_and_begins_at_home(home: Node) -> None:
@@ -129,7 +129,7 @@ def test_a_program_with_rights_of_its_own_has_them_and_begins_at_home(home: Node
         home.run("umount /tmp/rights", check=True)
 
 
-def test_one_with_private_directories_leaves_too(home: Node) -> None:
+def test_a_program_with_private_directories_leaves_too(home: Node) -> None:
     (home.root / "tmp/private").mkdir(exist_ok=True)
     process = start(
         home,
@@ -144,14 +144,14 @@ def test_one_with_private_directories_leaves_too(home: Node) -> None:
     assert not os.listdir(home.root / "tmp/private")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_one_that_is_killed_while_it_waits_or_leaves_leaves_nothing(home: Node, number: int) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
+def test_a_program_killed_while_it_waits_or_leaves_leaves_nothing_behind(home: Node, number: int) -> None:
     for delay in (hundredths / 100 for hundredths in range(0, 32, 2)):  # it waits, leaves, is away
         script = f"mosrun -b /bin/sleep 100 & sleep {delay}; kill -{int(number)} $!; wait $!"
         assert home.run(["sh", "-c", script], timeout=30).returncode == 128 + number
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2])
-def test_it_stops_and_goes_on_while_it_waits(home: Node, delay: float) -> None:
+@pytest.mark.parametrize("delay", [0.0, 0.1, *(pytest.param(delay, marks=pytest.mark.soak) for delay in (0.05, 0.2))])
+def test_a_waiting_program_can_be_stopped_and_continued(home: Node, delay: float) -> None:
     script = f"""mosrun -b /bin/sh -c 'sleep 0.1; exit 7' & sleep {delay}; kill -STOP $!; sleep 0.3; kill -CONT $!; wait $!"""
     assert home.run(["sh", "-c", script], timeout=30).returncode == 7

@@ -1,4 +1,4 @@
-"""What others tell of a node: its card counts by its own signature, and a lie changes nothing that lasts."""
+"""What others report about a node: its card counts only with its own signature, and a lie changes nothing that lasts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.datagram import INCARNATION_LIMIT, Card, Datagram, Update, Word, farewell, node_id, pack_entry, statement
-from balancer.gossip import Gossip
-from balancer.load import LoadVector
-from balancer.opening import unpack
-from balancer.signatures import Virtual
+from balancer.gossip.datagram import INCARNATION_LIMIT, Card, Datagram, Update, Word, farewell, node_id, pack_entry, statement
+from balancer.gossip.gossip import Gossip
+from balancer.gossip.opening import unpack
+from balancer.gossip.signatures import Virtual
+from balancer.load.load import LoadVector
 from balancer.virtual import VirtualNetwork
 from tests.balancer.vectors import node
 
@@ -37,7 +37,7 @@ class Cluster(VirtualNetwork):
         """n2 says that to all others."""
         for name, gossip in self.nodes.items():
             if name != "n2":
-                said = Datagram(replace(EVIL, incarnation=self.nodes["n2"].incarnation), entries, updates=updates)
+                said = Datagram(replace(EVIL, incarnation=self.nodes["n2"].own.incarnation), entries, updates=updates)
                 self.send(name, gossip.receive(unpack(said.pack()), "n2"))
 
     def cards(self, name: str) -> set[Card]:
@@ -51,7 +51,7 @@ def forged(word: Word, incarnation: int, signature: bytes) -> Update:
 
 
 def signatures(incarnation: int, of: Card) -> list[bytes]:
-    """What n2 can come by: nothing, bytes, its own signature, one of another card of the node."""
+    """Returns the signatures that n2 can get: nothing, random bytes, its own signature, one of another card of the node."""
     card = Card("n3", "10.109.217.77", 9, incarnation, 64.0, 9.0, 1 << 40)
     mine = Virtual("n2")
     return [b"\0" * 64, b"\xff" * 64, mine.sign(statement(card)), mine.sign(farewell(card.id, incarnation)), of.signature]
@@ -59,7 +59,7 @@ def signatures(incarnation: int, of: Card) -> list[bytes]:
 
 @pytest.mark.parametrize("incarnation", [1, 2, 3, 1 << 28, INCARNATION_LIMIT - 1, INCARNATION_LIMIT])
 @pytest.mark.parametrize("word", [Word.ALIVE, Word.HERE, Word.LEFT])
-def test_nobody_speaks_for_another(word: Word, incarnation: int) -> None:
+def test_no_node_can_speak_for_another(word: Word, incarnation: int) -> None:
     cluster = Cluster()
     before = cluster.cards("n3")
     (known,) = before
@@ -77,17 +77,17 @@ def test_a_card_without_its_signature_cannot_even_be_sent() -> None:
 
 
 @pytest.mark.parametrize("incarnation", [1, 2, INCARNATION_LIMIT])
-def test_one_who_lies_of_a_death_all_the_time_kills_nobody(incarnation: int) -> None:
+def test_repeated_lies_about_a_death_kill_no_node(incarnation: int) -> None:
     cluster = Cluster()
     for _ in range(200):
-        of = max(incarnation, cluster.nodes["n3"].incarnation)
+        of = max(incarnation, cluster.nodes["n3"].own.incarnation)
         cluster.say(*(Update(word, node_id("n3"), of, EVIL.id) for word in (Word.DEAD, Word.SUSPECT)))
         cluster.run(cluster.now + 0.1)
-        assert "n3" in cluster.nodes["n1"].peers()
+        assert "n3" in cluster.nodes["n1"].known.peers()
     cluster.run(cluster.now + 15)
-    assert "n3" in cluster.nodes["n1"].view().entries
-    assert not cluster.nodes["n1"].view().entries["n3"].suspected
-    assert cluster.nodes["n3"].incarnation < 100
+    assert "n3" in cluster.nodes["n1"].known.view().entries
+    assert not cluster.nodes["n1"].known.view().entries["n3"].suspected
+    assert cluster.nodes["n3"].own.incarnation < 100
 
 
 @pytest.mark.parametrize("incarnation", [1, 2, INCARNATION_LIMIT])
@@ -100,37 +100,37 @@ def test_a_made_up_load_is_outdone(incarnation: int) -> None:
     cluster.vectors["n3"] = node("n3", 7.0, address="10.0.0.3", incarnation=1)
     cluster.run(cluster.now + 12)
     for at in ("n1", "n4", "n5"):
-        assert cluster.nodes[at].view().entries["n3"].vector.runnable == pytest.approx(7.0, rel=0.05)
-    assert cluster.nodes["n3"].incarnation < 100
+        assert cluster.nodes[at].known.view().entries["n3"].vector.runnable == pytest.approx(7.0, rel=0.05)
+    assert cluster.nodes["n3"].own.incarnation < 100
 
 
-def test_entries_of_nobody_do_not_push_out_those_of_members() -> None:
+def test_entries_of_invented_nodes_do_not_push_out_those_of_members() -> None:
     cluster = Cluster()
     for start in range(0, 3000, 40):
         made_up = b"".join(pack_entry(0.0, node_id(f"x{number}"), b"\0\0\0\1" + bytes(16)) for number in range(start, start + 40))
         cluster.say(entries=made_up)
     cluster.run(cluster.now + 3)
-    assert set(cluster.nodes["n1"].view().entries) == set(cluster.nodes)
+    assert set(cluster.nodes["n1"].known.view().entries) == set(cluster.nodes)
     assert len(cluster.nodes["n1"].freshest) <= 1300
 
 
 @pytest.mark.parametrize("incarnation", [1, 4])
-def test_who_has_lost_its_store_learns_from_its_own_signature_how_it_was_called(incarnation: int) -> None:
+def test_a_node_without_its_store_learns_its_incarnation_from_its_own_signature(incarnation: int) -> None:
     cluster = Cluster()
     for cores in range(2, 12):
         cluster.vectors["n4"] = replace(node("n4", 1.0, address="10.0.0.4"), cores=float(cores))
         cluster.run(cluster.now + 1)
-    before = cluster.nodes["n4"].incarnation
+    before = cluster.nodes["n4"].own.incarnation
     assert before > 10
     cluster.remove("n4")
     cluster.run(cluster.now + 1)
     reborn = cluster.start("n4", incarnation)
     cluster.run(cluster.now + 10)
-    assert reborn.incarnation > before
+    assert reborn.own.incarnation > before
     assert {card.cores for card in cluster.cards("n4")} == {cluster.vectors["n4"].cores}
 
 
-def test_what_is_told_of_a_node_before_its_key_is_known_is_looked_at_again() -> None:
+def test_reports_about_a_node_before_its_key_is_known_are_checked_again() -> None:
     known: set[str] = set()
 
     class Careful(Virtual):
@@ -150,7 +150,7 @@ def test_what_is_told_of_a_node_before_its_key_is_known_is_looked_at_again() -> 
     assert not reader.unproven
 
 
-def test_what_waits_for_a_key_is_bounded() -> None:
+def test_entries_that_wait_for_a_key_are_bounded() -> None:
     class Careful(Virtual):
         def check(self, name: str, text: bytes, signature: bytes) -> bool | None:
             return None

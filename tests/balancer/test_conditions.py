@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.conditions import MOST_DEPTH, QUANTITIES, Condition
+from balancer.lending.conditions import MOST_DEPTH, QUANTITIES, Condition
 
 KNOWN: dict[str, float | None] = {"owner_load": 0.4, "memory_free": float(3 << 30), "owner_idle": 600.0, "on_battery": 0.0, "hour": 21.5}
 
@@ -22,7 +22,7 @@ KNOWN: dict[str, float | None] = {"owner_load": 0.4, "memory_free": float(3 << 3
         ("on_battery or owner_load != 0.4", False),
         ("not (on_battery or owner_load == 0.4)", False),
         ("guests < 5", None),
-        ("guests < 5 and owner_load > 1", False),  # false whatever the other is
+        ("guests < 5 and owner_load > 1", False),  # false for every value of the other
         ("guests < 5 or owner_load < 1", True),
         ("not guests < 5", None),
         ("pressure_memory < 5%", None),
@@ -36,7 +36,7 @@ def test_and_binds_closer_than_or() -> None:
     assert Condition.parse("owner_load < 1 or owner_load < 1 and on_battery").holds(KNOWN) is True
 
 
-def test_what_is_seen_is_told_in_the_units_of_people() -> None:
+def test_seen_values_are_shown_in_readable_units() -> None:
     seen = Condition.parse("memory_free > 1G and on_battery and pressure_io < 5% and owner_idle > 1m").seen({**KNOWN, "pressure_io": 0.125})
     assert seen == "memory_free is 3.00G, on_battery is false, owner_idle is 600s, pressure_io is 12.5%"
 

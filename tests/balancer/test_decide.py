@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from balancer.admission import recheck
-from balancer.cost import MoveCost
-from balancer.decide import decide, next_interval
-from balancer.load import LoadVector
-from balancer.opportunity import memory_price
-from balancer.placement import place
-from balancer.process import HOME, Decision, Process, Settings, residency
-from balancer.view import Entry, View
+from balancer.decisions.admission import recheck
+from balancer.decisions.cost import MoveCost
+from balancer.decisions.decide import decide, next_interval
+from balancer.decisions.opportunity import memory_price
+from balancer.decisions.placement import place
+from balancer.decisions.process import HOME, Decision, Process, Settings, residency
+from balancer.load.load import LoadVector
+from balancer.load.view import Entry, View
 from tests.balancer.vectors import GIB, node
 
 NOW = 1000.0
@@ -80,7 +80,7 @@ def test_process_stays_and_the_reason_says_why(view: View, changes: dict[str, An
 
 
 @pytest.mark.parametrize("there", [{"cpu_pressure": 0.5, "memory_full": 0.05, "io_full": 0.3}, {"memory_full": 0.0}])
-def test_waiting_for_processors_confirms_a_load_and_some_waiting_keeps_nobody_away(there: dict[str, float]) -> None:
+def test_waiting_for_processors_confirms_a_load_and_some_waiting_prevents_no_move(there: dict[str, float]) -> None:
     assert one(view_of(node("n1", 3, cpu_pressure=0.9), node("n2", **there)), process()).target == "n2"
 
 
@@ -91,7 +91,7 @@ def test_slow_node_is_worth_it_only_when_home_is_as_slow_for_each() -> None:
     assert one(view_of(node("n1", 4), slow), process()).target == "n2"
 
 
-def test_who_neither_gains_nor_loses_leaves_a_processor_to_those_that_stay() -> None:
+def test_a_process_without_gain_or_loss_leaves_a_processor_to_those_that_stay() -> None:
     """Else half as fast a node has nothing to do, while two have half of this one each."""
     decision = one(view_of(node("n1", 2), node("n2", speed=0.5)), process())
     assert decision.target == "n2"
@@ -101,11 +101,11 @@ def test_who_neither_gains_nor_loses_leaves_a_processor_to_those_that_stay() -> 
     assert decision.slowdown is not None
     assert recheck(there, decision.slowdown, 1.0) is None
     assert recheck(replace(there, runnable=1.0), decision.slowdown, 1.0) is not None
-    # It stays there, and nobody makes room where nobody stays, or no core is free.
+    # It stays there, and processes that do not stay, or that have a core to themselves, make no room.
     assert one(view_of(node("n1", 1), node("n2", 1, speed=0.5)), process(where="n2")).target is None
     assert one(view_of(node("n1", 1), node("n2", speed=1.0)), process()).target is None
     assert one(view_of(node("n1", 4), node("n2", 1, speed=0.5)), process()).target is None
-    # Daemons that run now and then are nobody who stays.
+    # Daemons that run now and then do not count as staying.
     quiet = node("n2", 1.15, cores=0.45), node("n3", 0.1, cores=0.45)
     assert one(view_of(node("n1", 4), *quiet), process(where="n2")).target is None
 
@@ -115,7 +115,7 @@ def test_of_two_nodes_the_process_takes_the_one_where_it_is_in_nobodys_way() -> 
     shared, empty = node("n3", 0.8, speed=2.0), node("n4", 0.2)
     decision = one(view_of(node("n1", 3), node("n2", 1, speed=0.25), shared, empty), process(where="n2"))
     assert decision.target == "n4"
-    # It goes to the other if nobody is there, or if it gains more than they lose.
+    # It goes to the other if no other is there, or if it gains more than they lose.
     assert one(view_of(node("n1", 3), node("n2", 1, speed=0.25), replace(shared, runnable=0.4), empty), process(where="n2")).target == "n3"
     assert one(view_of(node("n1", 3), node("n2", 1, speed=0.25), shared, node("n4", 2.2)), process(where="n2")).target == "n3"
 
@@ -200,7 +200,7 @@ def test_a_move_that_would_halve_the_slowdown_waits_for_less_after_the_last_one(
     assert one(view_of(node("n1", 3), node("n2", 1)), lately).target is None
 
 
-def test_many_quick_moves_are_too_many_whatever_the_next_one_would_gain() -> None:
+def test_many_quick_moves_are_too_many_for_any_gain() -> None:
     settings = Settings()
     moves = [NOW - 200 + number for number in range(9)]
     stays = [residency(process(moved=tuple(moves[:count])), NOW, settings, share=0.5) for count in range(10)]
@@ -262,7 +262,7 @@ def test_guest_goes_home_from_a_node_whose_memory_is_short_unless_home_is_short_
     assert decision.target == "n3"
 
 
-def test_nobody_is_sent_where_memory_is_short() -> None:
+def test_no_process_is_sent_where_memory_is_short() -> None:
     decision = one(view_of(node("n1", 5), node("n2", memory_short=True)), process())
     assert decision.target is None
     assert "memory is short on n2" in decision.reason

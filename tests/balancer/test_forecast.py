@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from balancer.forecast import Forecaster
+from balancer.load.forecast import Forecaster
 
 
 def fed(values: list[float]) -> Forecaster:

@@ -1,4 +1,4 @@
-"""Nodes that have twice as much to do as they can for an hour: nobody is declared dead."""
+"""Nodes with twice the load that they can carry, for an hour: no node is declared dead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUSY = ["/usr/bin/python3", "-c", "while True: pass"]
 
 
 class Log:
-    """What a node daemon says, from the moment on when one begins to follow."""
+    """The log of a node daemon, from the moment on when the test begins to follow it."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open(errors="replace")
@@ -40,7 +40,7 @@ class Log:
 
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 300)
-def test_nobody_is_declared_dead_under_twice_the_load(lab_name: Callable[[], str]) -> None:
+def test_no_node_is_declared_dead_under_twice_the_load(lab_name: Callable[[], str]) -> None:
     cpus = len(os.sched_getaffinity(0)) / NODES
     with Lab.up(NODES, name=lab_name(), cpus=cpus, configuration="[balance]\nenabled = false\n") as lab, contextlib.ExitStack() as stack:
         nodes = lab.nodes()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from balancer.journal import PER_PROCESS, Journal
-from balancer.process import Decision
+from balancer.decisions.journal import PER_PROCESS, Journal
+from balancer.decisions.process import Decision
 
 
 def stay(pid: int, figure: float) -> Decision:
@@ -22,7 +22,7 @@ def test_same_decision_again_is_counted_with_its_newest_figures() -> None:
     assert [note.times for note in journal.of_process(1)] == [50, 1, 1]
 
 
-def test_move_has_what_came_of_it() -> None:
+def test_a_decided_move_is_recorded_with_its_outcome() -> None:
     journal = Journal()
     journal.record(1, Decision(1, "n2", "saves 5 s"), "home")
     journal.concluded(1, "n2", "n2 is busier than was known")
@@ -42,7 +42,7 @@ def test_notes_of_a_node_are_those_that_name_it() -> None:
     assert [note.pid for note in journal.of_node("n2")] == [1, 2, 4]
 
 
-def test_journal_is_bounded_and_forgets_first_what_was_not_decided_about_for_the_longest() -> None:
+def test_the_journal_is_bounded_and_forgets_the_oldest_decisions_first() -> None:
     journal = Journal(limit=100)
     for second in range(1000):
         journal.record(second, Decision(second % 7, f"n{second}", "it is better there"), "home")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from balancer.load import LoadEstimator, LoadVector, Pressure, effective_cores, slowdown, speed_of, yardstick_round
+from balancer.load.load import LoadEstimator, LoadVector, Pressure, effective_cores, slowdown, speed_of, yardstick_round
 
 
 class Clock:
@@ -73,7 +73,7 @@ def test_guest_that_did_not_come_is_taken_back() -> None:
 
 
 @pytest.mark.parametrize("stayed", [0.2, 1.0, 3.0, 10.0])
-def test_who_comes_and_goes_leaves_nothing_behind_however_short_the_stay(stayed: float) -> None:
+def test_a_short_stay_leaves_no_load_behind(stayed: float) -> None:
     clock = Clock()
     estimator = LoadEstimator(1, 1.0, clock)
     feed(estimator, clock, 1, 30)
@@ -113,7 +113,7 @@ def test_process_that_has_ended_is_gone_as_soon_as_the_samples_show_it(lived: fl
         feed(estimator, clock, 0, 0.1)
 
 
-def test_who_waited_and_ends_takes_nothing_off_for_those_that_run() -> None:
+def test_the_end_of_a_waiting_process_does_not_lower_the_load() -> None:
     clock = Clock()
     estimator = LoadEstimator(1, 1.0, clock)
     feed(estimator, clock, 3, 40)
@@ -126,7 +126,7 @@ def test_who_waited_and_ends_takes_nothing_off_for_those_that_run() -> None:
 
 @pytest.mark.parametrize("lives", [0.3, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize("threads", [1, 8])
-def test_processes_that_follow_one_another_count_as_what_runs(lives: float, threads: int) -> None:
+def test_processes_that_follow_one_another_count_as_the_running_one(lives: float, threads: int) -> None:
     clock = Clock()
     estimator = LoadEstimator(1, 1.0, clock)
     feed(estimator, clock, threads, 40)
@@ -169,7 +169,7 @@ def test_yardstick_is_the_same_work_each_time() -> None:
         speed_of(10, 0.0)
 
 
-def test_owner_is_what_is_not_of_guests() -> None:
+def test_load_that_is_not_of_guests_is_the_owners() -> None:
     clock = Clock()
     estimator = LoadEstimator(4, 1.0, clock)
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""Who is there and who is not, under virtual time: deaths, losses, cuts, restarts, slow nodes, lies."""
+"""Membership under virtual time: deaths, losses, cuts, restarts, slow nodes, lies."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from statistics import median
 
 import pytest
 
-from balancer.datagram import Call, Card, Probe, Update, Word, node_id
-from balancer.gossip import Gossip
-from balancer.membership import AWARENESS_LIMIT, Membership
-from balancer.placement import place
+from balancer.decisions.placement import place
+from balancer.gossip.datagram import Call, Card, Probe, Update, Word, node_id
+from balancer.gossip.gossip import Gossip
+from balancer.gossip.membership import AWARENESS_LIMIT, Membership
 from balancer.virtual import VirtualNetwork
 from tests.balancer.test_decide import process
 from tests.balancer.vectors import node
@@ -70,7 +70,7 @@ def test_dead_node_is_noticed_in_eight_seconds(count: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "loss"), [(4, 0.2), (16, 0.2), (16, 0.3), (40, 0.1)])
-def test_lost_datagrams_kill_nobody(count: int, loss: float) -> None:
+def test_lost_datagrams_kill_no_node(count: int, loss: float) -> None:
     cluster = Cluster(count, loss=loss)
     for _ in range(40 if count < 40 else 15):
         cluster.run(cluster.now + 2)
@@ -90,23 +90,23 @@ def test_both_halves_of_a_cut_go_on_and_meet_again(seed: int) -> None:
     cluster.side = halves
     cluster.run(70)
     for at, gossip in cluster.nodes.items():
-        assert set(gossip.view().entries) == {name for name in cluster.nodes if halves[name] == halves[at]}
+        assert set(gossip.known.view().entries) == {name for name in cluster.nodes if halves[name] == halves[at]}
     cluster.side = {}
-    took = cluster.until(lambda: all(len(gossip.view().entries) == 8 for gossip in cluster.nodes.values()), 60)
+    took = cluster.until(lambda: all(len(gossip.known.view().entries) == 8 for gossip in cluster.nodes.values()), 60)
     assert took <= 20
     cluster.run(cluster.now + 30)
     assert wrong(cluster, Word.DEAD) + wrong(cluster, Word.SUSPECT) == 0
 
 
-def test_one_who_was_cut_off_alone_comes_back() -> None:
+def test_a_node_that_was_cut_off_alone_comes_back() -> None:
     cluster = Cluster(6)
     cluster.side = {"n3": 1}
     cluster.run(70)
     assert set(cluster.words("n3")) == {Word.DEAD}
-    assert cluster.nodes["n3"].view().others() == []
+    assert cluster.nodes["n3"].known.view().others() == []
     cluster.side = {}
     cluster.until(lambda: set(cluster.words("n3")) == {Word.ALIVE}, 30)
-    assert cluster.nodes["n3"].incarnation > 1
+    assert cluster.nodes["n3"].own.incarnation > 1
 
 
 @pytest.mark.parametrize("incarnation", [1, 2])
@@ -116,13 +116,13 @@ def test_restarted_node_is_alive_for_all_soon(incarnation: int, away: float) -> 
     cluster.remove("n5")
     cluster.run(cluster.now + away)
     reborn = cluster.start("n5", incarnation)
-    cluster.until(lambda: set(cluster.words("n5")) == {Word.ALIVE} and len(reborn.view().entries) == 8, 15)
+    cluster.until(lambda: set(cluster.words("n5")) == {Word.ALIVE} and len(reborn.known.view().entries) == 8, 15)
     cluster.run(cluster.now + 20)
     assert set(cluster.words("n5")) == {Word.ALIVE}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_slow_node_is_not_declared_dead_and_declares_nobody_dead(seed: int) -> None:
+def test_slow_node_is_not_declared_dead_and_declares_none_dead(seed: int) -> None:
     cluster = Cluster(8, seed)
     rng = random.Random(seed)
     for _ in range(30):
@@ -136,7 +136,7 @@ def test_slow_node_is_not_declared_dead_and_declares_nobody_dead(seed: int) -> N
     assert wrong(cluster, Word.SUSPECT) == 0
 
 
-def test_node_that_stood_still_for_long_blames_nobody() -> None:
+def test_node_that_stood_still_for_long_blames_no_other() -> None:
     cluster = Cluster(8)
     cluster.paused["n2"] = cluster.now + 60
     cluster.run(cluster.now + 61)
@@ -152,7 +152,7 @@ def test_suspected_node_is_not_used() -> None:
         cluster.remove(name)
         cluster.run(cluster.now + 0.3)
         assert gossip.membership.apply(suspicion)
-    view = gossip.view()
+    view = gossip.known.view()
     assert {name: entry.suspected for name, entry in view.entries.items()} == {"n1": False, "n2": False, "n3": True, "n4": True}
     refused = place(view, process(unfit={"n2": "n2's processor lacks avx2"}), random.Random(1), away=True)
     assert refused.target is None
@@ -166,10 +166,10 @@ def test_lie_about_oneself_is_refuted_by_a_higher_incarnation() -> None:
         membership.apply(Update(Word.DEAD, node_id("n2"), 1, membership.own))
     assert cluster.word("n2", "n3") is Word.DEAD
     cluster.until(lambda: set(cluster.words("n2")) == {Word.ALIVE}, 15)
-    assert cluster.nodes["n2"].incarnation == 2
+    assert cluster.nodes["n2"].own.incarnation == 2
 
 
-def test_death_that_another_tells_of_is_a_suspicion_at_first() -> None:
+def test_death_reported_by_another_is_a_suspicion_at_first() -> None:
     cluster = Cluster(5)
     dead = Update(Word.DEAD, node_id("n2"), 1, node_id("n5"))
     for at in ("n3", "n4"):
@@ -179,7 +179,7 @@ def test_death_that_another_tells_of_is_a_suspicion_at_first() -> None:
     cluster.until(lambda: set(cluster.words("n2")) == {Word.ALIVE}, 15)
 
 
-def test_nobody_is_dead_in_a_life_that_nobody_knows() -> None:
+def test_no_node_is_dead_in_an_unknown_incarnation() -> None:
     cluster = Cluster(5)
     for word in (Word.DEAD, Word.LEFT, Word.SUSPECT):
         assert not cluster.nodes["n3"].membership.apply(Update(word, node_id("n2"), (1 << 32) - 1, node_id("n5")))
@@ -214,7 +214,7 @@ class Alone:
         return sends
 
 
-def test_what_is_older_changes_nothing() -> None:
+def test_older_updates_change_nothing() -> None:
     alone = Alone("ab")
     assert not alone.suspect("a", "b", incarnation=2)
     assert alone.suspect("a", "b")
@@ -232,7 +232,7 @@ def test_what_is_older_changes_nothing() -> None:
     assert not alone.suspect("nobody", "b")
 
 
-def test_suspicion_that_is_older_than_what_the_node_said_is_void() -> None:
+def test_a_suspicion_older_than_the_nodes_own_word_is_void() -> None:
     alone = Alone("abc")
     alone.wait(10)
     alone.heard[node_id("a")] = 9.0
@@ -306,7 +306,7 @@ def test_answers_to_questions_that_were_not_asked_are_ignored() -> None:
     assert ping.number in alone.machine._asked
 
 
-def test_node_that_hears_nobody_gets_patient_and_impatient_again() -> None:
+def test_node_without_replies_gets_patient_and_impatient_again() -> None:
     alone = Alone("abcd")
     for _ in range(40):
         target, _ = alone.machine.tick()
@@ -330,8 +330,8 @@ def test_every_member_is_asked_once_in_a_round() -> None:
             asked.append(target)
             ping = alone.machine.ping(target)
             alone.machine.hear(target, Probe(Call.ACK, ping.number, target))
-    everybody = {node_id(name) for name in "abcdefgh"}
-    assert [set(asked[at : at + 8]) for at in (0, 8, 16)] == [everybody] * 3
+    all_others = {node_id(name) for name in "abcdefgh"}
+    assert [set(asked[at : at + 8]) for at in (0, 8, 16)] == [all_others] * 3
 
 
 def test_no_more_members_than_there_is_room_for() -> None:
@@ -351,7 +351,7 @@ def test_addresses_of_the_dead_are_kept_for_a_day_and_of_those_who_left_for_a_mi
     assert node_id("a") not in alone.machine.members
 
 
-def test_time_in_which_the_node_itself_did_not_run_counts_against_nobody() -> None:
+def test_time_in_which_the_node_itself_did_not_run_counts_against_no_other() -> None:
     alone = Alone("abcdefgh")
     alone.machine.tick()
     ping = alone.machine.ping(node_id("a"))
@@ -382,8 +382,8 @@ def test_node_that_no_datagram_gets_through_to_is_there_all_the_same(count: int,
     assert Word.DEAD not in seen
     for name in others:
         assert cluster.nodes[name].membership.deaf() == ["n2"]
-        assert cluster.nodes[name].view().entries["n2"].age < 4
-    assert all(entry.age < 6 for entry in cluster.nodes["n2"].view().entries.values())
+        assert cluster.nodes[name].known.view().entries["n2"].age < 4
+    assert all(entry.age < 6 for entry in cluster.nodes["n2"].known.view().entries.values())
     cluster.barred.clear()
     cluster.run(cluster.now + 2 * count + 2)
     assert all(gossip.membership.deaf() == [] for gossip in cluster.nodes.values())

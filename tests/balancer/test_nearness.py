@@ -1,4 +1,4 @@
-"""What a process reads and writes: how it is known, and that it draws it there."""
+"""Reads and writes of a process: how they are measured, and how they draw it to its files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.decide import decide
-from balancer.load import LoadVector
-from balancer.nearness import Habit, Meter, stretch
-from balancer.placement import place
-from balancer.process import HOME, Decision, Process, Settings
-from balancer.view import Entry, View
+from balancer.decisions.decide import decide
+from balancer.decisions.nearness import Meter, Rates, stretch
+from balancer.decisions.placement import place
+from balancer.decisions.process import HOME, Decision, Process, Settings
+from balancer.load.load import LoadVector
+from balancer.load.view import Entry, View
 from tests.balancer.vectors import node
 
 NOW = 1000.0
@@ -53,27 +53,27 @@ def test_stretch_is_how_many_times_as_long_the_work_takes() -> None:
     assert [stretch(subject, place, settings) for place in (HOME, "n2", "n3")] == pytest.approx([1.5, 3.5, 3.0])
 
 
-def test_habit_is_per_second_of_processor_time_and_follows_what_changes() -> None:
-    habit = Habit().read(Meter(100.0, 5.0, 700, 7000))
-    assert (habit.calls, habit.moved) == (0, 0)
-    habit = habit.read(Meter(102.0, 5.5, 1700, 57_000))
-    assert (habit.calls, habit.moved) == pytest.approx((2000, 100_000))
+def test_a_habit_is_per_second_of_processor_time_and_follows_changes() -> None:
+    rates = Rates().read(Meter(100.0, 5.0, 700, 7000))
+    assert (rates.calls, rates.moved) == (0, 0)
+    rates = rates.read(Meter(102.0, 5.5, 1700, 57_000))
+    assert (rates.calls, rates.moved) == pytest.approx((2000, 100_000))
     for second in range(1, 200):
-        habit = habit.read(Meter(102.0 + second, 5.5 + second, 1700, 57_000))
-    assert habit.calls < 10
-    assert habit.moved < 500
+        rates = rates.read(Meter(102.0 + second, 5.5 + second, 1700, 57_000))
+    assert rates.calls < 10
+    assert rates.moved < 500
 
 
 def test_habit_is_kept_when_a_counter_begins_anew() -> None:
-    habit = Habit().read(Meter(0.0, 0.0, 0, 0)).read(Meter(2.0, 2.0, 2000, 2000))
-    after = habit.read(Meter(4.0, 4.0, 10, 10))
-    assert (after.calls, after.moved) == (habit.calls, habit.moved)
+    rates = Rates().read(Meter(0.0, 0.0, 0, 0)).read(Meter(2.0, 2.0, 2000, 2000))
+    after = rates.read(Meter(4.0, 4.0, 10, 10))
+    assert (after.calls, after.moved) == (rates.calls, rates.moved)
     assert after.read(Meter(6.0, 6.0, 2010, 2010)).calls == pytest.approx(1000, rel=0.01)
 
 
-def test_who_hardly_runs_does_not_seem_to_live_on_its_files() -> None:
-    habit = Habit().read(Meter(0.0, 0.0, 0, 0)).read(Meter(2.0, 0.001, 20, 2000))
-    assert stretch(replace(WORKER, calls=habit.calls, files={HOME: habit.moved}), "n2", Settings()) < 1.05
+def test_a_process_that_hardly_runs_is_not_taken_as_bound_to_its_files() -> None:
+    rates = Rates().read(Meter(0.0, 0.0, 0, 0)).read(Meter(2.0, 0.001, 20, 2000))
+    assert stretch(replace(WORKER, calls=rates.calls, files={HOME: rates.moved}), "n2", Settings()) < 1.05
 
 
 def test_a_process_goes_to_the_node_whose_files_it_reads_however_many_there_are() -> None:
@@ -88,7 +88,7 @@ def test_a_process_goes_to_the_node_whose_files_it_reads_however_many_there_are(
 
 
 def test_habit_knows_whose_files_are_read() -> None:
-    habit = Habit().read(Meter(0.0, 0.0, 0, 0)).read(Meter(2.0, 2.0, 0, 2000, {"n2": 4000}))
-    assert habit.files == pytest.approx({HOME: 1000, "n2": 2000})
-    later = habit.read(Meter(4.0, 4.0, 0, 2000, {"n2": 4000, "n3": 8000}))
+    rates = Rates().read(Meter(0.0, 0.0, 0, 0)).read(Meter(2.0, 2.0, 0, 2000, {"n2": 4000}))
+    assert rates.files == pytest.approx({HOME: 1000, "n2": 2000})
+    later = rates.read(Meter(4.0, 4.0, 0, 2000, {"n2": 4000, "n3": 8000}))
     assert later.files["n3"] > later.files["n2"] > 0

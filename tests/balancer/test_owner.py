@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.owner import SUSPICION, OwnerRules, OwnerState, Sight, Stage, step, why_back
+from balancer.lending.owner import SUSPICION, OwnerRules, OwnerState, Sight, Stage, step, why_back
 
 IDLE = Sight(idle=1e6, load=0.0, guests=2)
 TYPED = replace(IDLE, idle=0.0)
@@ -31,7 +31,7 @@ def test_guests_are_throttled_at_once_then_frozen_then_evicted_then_late() -> No
     ]  # fmt: skip
 
 
-def test_the_owner_has_the_node_as_soon_as_nobody_is_left() -> None:
+def test_the_owner_has_the_node_as_soon_as_no_guest_is_left() -> None:
     gone = replace(TYPED, guests=0)
     assert run([(0.0, TYPED), (0.2, TYPED), (0.8, TYPED), (2.0, gone)])[-1] is Stage.OWNER
     assert run([(0.0, gone)]) == [Stage.OWNER]
@@ -40,11 +40,11 @@ def test_the_owner_has_the_node_as_soon_as_nobody_is_left() -> None:
 @pytest.mark.parametrize(
     ("far", "last"), [("nothing", Stage.OWNER), ("throttle", Stage.THROTTLED), ("freeze", Stage.FROZEN), ("evict", Stage.LATE)]
 )
-def test_it_goes_as_far_as_the_policy_says(far: str, last: Stage) -> None:
+def test_the_owners_return_goes_as_far_as_the_policy_says(far: str, last: Stage) -> None:
     assert run([(float(now), TYPED) for now in range(60)], replace(RULES, on_return=far))[-1] is last
 
 
-def test_a_reason_that_passes_at_once_freezes_nobody() -> None:
+def test_a_reason_that_passes_at_once_freezes_no_guest() -> None:
     rules = replace(RULES, busy_load=0.5, calm=2.0)
     busy, quiet = replace(IDLE, load=0.9), IDLE
     stages = run([(0.0, busy), (0.05, quiet), (0.2, quiet), (1.0, quiet), (2.04, quiet), (2.1, quiet)], rules, idle_after=0.0)
@@ -55,7 +55,7 @@ BUSY = replace(IDLE, load=0.9, surge=1.0)
 SURGE = replace(IDLE, load=0.2, surge=1.0)
 
 
-def test_what_the_owner_may_have_begun_holds_guests_back_and_freezes_nobody() -> None:
+def test_a_surge_that_may_be_the_owners_holds_guests_back_and_freezes_none() -> None:
     rules = replace(RULES, busy_load=0.5)
     unknown = replace(IDLE, surge=None)
     stages = run([(0.0, SURGE), (0.1, IDLE), (0.15, unknown), (SUSPICION, IDLE), (3.0, SURGE), (3.1, SURGE), (3.5, SURGE)], rules, 0.0)
@@ -64,7 +64,7 @@ def test_what_the_owner_may_have_begun_holds_guests_back_and_freezes_nobody() ->
     assert (held_back.is_throttled, held_back.is_frozen, held_back.withholds) == (True, False, None)
 
 
-def test_who_was_suspected_rightly_has_been_held_back_since_then() -> None:
+def test_a_confirmed_suspicion_counts_from_its_beginning() -> None:
     rules = replace(RULES, busy_load=0.5)
     assert run([(0.0, SURGE), (0.04, BUSY), (0.09, BUSY), (0.1, BUSY), (0.59, BUSY), (0.6, BUSY)], rules, 0.0) == [
         Stage.SUSPECTED, Stage.THROTTLED, Stage.THROTTLED, Stage.FROZEN, Stage.FROZEN, Stage.EVICTING,
@@ -78,11 +78,11 @@ def test_who_was_suspected_rightly_has_been_held_back_since_then() -> None:
         (SURGE, replace(RULES, busy_load=0.5, on_return="nothing")), (replace(SURGE, surge=None), replace(RULES, busy_load=0.5)),
     ],
 )  # fmt: skip
-def test_nobody_is_suspected_without_guests_or_rules_about_it(sight: Sight, rules: OwnerRules) -> None:
+def test_no_surge_is_suspected_without_guests_or_rules_about_it(sight: Sight, rules: OwnerRules) -> None:
     assert run([(0.0, sight)], rules, 0.0) == [Stage.LENDING]
 
 
-def test_whoever_waits_for_calm_begins_anew_with_every_reason() -> None:
+def test_the_wait_for_calm_restarts_with_every_reason() -> None:
     rules = replace(RULES, busy_load=0.5, calm=2.0)
     busy = replace(IDLE, load=0.9)
     sights = [(0.0, busy), (0.2, busy), (0.3, IDLE), (2.2, IDLE), (2.25, busy), (2.3, IDLE), (4.2, IDLE), (4.3, IDLE)]
@@ -133,7 +133,7 @@ def test_eviction_goes_on_until_the_reason_has_passed() -> None:
         (IDLE, RULES, 60.0, None),
         (TYPED, RULES, 0.0, None),
         (TYPED, RULES, 60.0, "used the node 0 s ago"),
-        (replace(IDLE, idle=None), RULES, 60.0, "cannot tell"),
+        (replace(IDLE, idle=None), RULES, 60.0, "cannot know"),
         (replace(IDLE, is_called=True), RULES, 0.0, "mosctl owner back"),
         (replace(IDLE, load=1.25), replace(RULES, busy_load=1.0), 0.0, "use 1.2 processors"),
         (replace(IDLE, load=None), replace(RULES, busy_load=1.0), 0.0, None),
@@ -147,7 +147,7 @@ def test_why_the_owner_is_back(sight: Sight, rules: OwnerRules, idle_after: floa
     assert reason is None if words is None else words in str(reason)
 
 
-def test_what_is_withheld_says_why() -> None:
+def test_a_withheld_node_says_why() -> None:
     state = step(LENDING, TYPED, RULES, 60.0, 0.0)
     assert "used the node" in str(state.withholds)
     assert (state.is_throttled, state.is_frozen) == (True, False)

@@ -6,12 +6,12 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from balancer.admission import recheck
-from balancer.load import LoadVector
-from balancer.placement import place, placings
-from balancer.process import HOME, Process, Settings
-from balancer.targets import sampled
-from balancer.view import Entry, View
+from balancer.decisions.admission import recheck
+from balancer.decisions.placement import place, placings
+from balancer.decisions.process import HOME, Process, Settings
+from balancer.decisions.targets import sampled
+from balancer.load.load import LoadVector
+from balancer.load.view import Entry, View
 from tests.balancer.vectors import node
 
 FRESH = Process(pid=1, cpu_seconds=0.0, memory=0)
@@ -41,20 +41,20 @@ def test_placed_process_is_refused_where_the_next_best_node_is_better_by_now() -
     assert recheck(node("n3", 1.2), decision.slowdown, 1.0) is not None
 
 
-def test_those_who_place_at_the_same_time_do_not_all_find_the_same_node() -> None:
+def test_simultaneous_placements_do_not_all_choose_the_same_node() -> None:
     idle = [node(f"n{number}", number / 1000) for number in range(2, 12)]
     found = {place(view_of(node("n1", 4), *idle), FRESH, random.Random(seed)).target for seed in range(40)}
     assert len(found) >= 8
 
 
-def test_few_nodes_are_looked_at_each_as_often_as_any_other_and_an_idle_one_always() -> None:
+def test_few_nodes_are_sampled_evenly_and_an_idle_one_always() -> None:
     rng, settings = random.Random(3), Settings(sample=3)
     busy = [node(f"n{number}", 2, speed=4.0 if number < 10 else 1.0) for number in range(2, 40)]
     view = view_of(node("n1"), *busy, node("n99"))
-    looks = [sampled(view, FRESH, rng, settings)[0] for _ in range(400)]
-    assert {len(vectors) for vectors in looks} <= {3, 4}
-    assert all(any(vector.name == "n99" for vector in vectors) for vectors in looks)
-    seen = Counter(vector.name for vectors in looks for vector in vectors)
+    samples = [sampled(view, FRESH, rng, settings)[0] for _ in range(400)]
+    assert {len(vectors) for vectors in samples} <= {3, 4}
+    assert all(any(vector.name == "n99" for vector in vectors) for vectors in samples)
+    seen = Counter(vector.name for vectors in samples for vector in vectors)
     assert all(10 < seen[vector.name] < 60 for vector in busy)
 
 
@@ -67,14 +67,14 @@ def test_next_placement_is_without_those_that_have_refused_and_there_is_an_end_t
     assert [decision.target for decision in alone] == ["n2", None]
 
 
-def test_placement_sees_what_has_changed_since_the_refusal() -> None:
+def test_placement_sees_changes_since_the_refusal() -> None:
     views = [view_of(node("n1", 2), node("n2"), node("n3", 1)), view_of(node("n1", 2), node("n2"), node("n3", 5))]
     decisions = placings(lambda: views.pop(0), FRESH, random.Random(1), Settings())
     assert next(decisions).target == "n2"
     assert next(decisions).target is None
 
 
-def test_the_view_ahead_is_less_what_leaves_and_never_below_nothing() -> None:
+def test_the_view_ahead_subtracts_leaving_processes_and_is_never_negative() -> None:
     view = view_of(node("n1", 3), node("n2", 1))
     assert place(view, FRESH, random.Random(1)).target == "n2"
     assert place(view.with_own(-2.0), FRESH, random.Random(1)).target is None

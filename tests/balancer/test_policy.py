@@ -1,4 +1,4 @@
-"""The lending policy: what it admits, to whom, when; and which tables are refused with which key named."""
+"""The lending policy: what it admits, for which users and when; and refused tables, with the key named."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.explain import explain
-from balancer.formats import format_size
-from balancer.lending import OTHERS, Borrower, Present, class_of, make_room
-from balancer.mistakes import Mistake
-from balancer.owner import OwnerRules
-from balancer.policy import LendingPolicy, LendingState
-from balancer.values import Table
+from balancer.lending.explain import explain
+from balancer.lending.formats import format_size
+from balancer.lending.lending import OTHERS, Borrower, Present, class_of, make_room
+from balancer.lending.mistakes import Mistake
+from balancer.lending.owner import OwnerRules
+from balancer.lending.policy import LendingPolicy, LendingState
+from balancer.lending.values import Table
 
 IDLE = LendingState(guests=0, guest_memory=0, memory_free=8 << 30, minute=12 * 60)
 ANNA = Borrower("anna", "n1", frozenset({"staff", "students"}), "lab")
@@ -184,7 +184,7 @@ def test_the_latest_of_the_lowest_class_makes_room_for_a_higher_one() -> None:
     assert CLASSES.makes_room(ANNA, 5, replace(full, guests=1, present=present[:1])) == []  # there is room
 
 
-def test_only_those_go_who_make_a_difference() -> None:
+def test_only_guests_whose_departure_makes_room_go() -> None:
     present = _present(("small", BERT, 10, 3.0), ("great", BERT, 100, 1.0), ("ours", ANNA, 100, 2.0))
 
     def is_room(staying: object) -> bool:
@@ -208,7 +208,7 @@ def test_owner_rules_that_contradict_one_another_are_refused() -> None:
     assert caught.value.where == ("lend", "owner", "idle_load")
 
 
-def test_a_policy_is_explained_rule_by_rule_in_general_and_for_somebody() -> None:
+def test_a_policy_is_explained_rule_by_rule_in_general_and_for_one_user() -> None:
     policy = LendingPolicy.from_table(
         {"max_guests": 1, "users": ["anna"], "hours": "20-7", "when": "owner_load < 1", "class": [{"name": "ours", "users": ["anna"]}],
          "owner": {"busy_load": 1, "then": "kill"}, "deny": {"nodes": ["n9"]}}
@@ -226,22 +226,22 @@ def test_a_policy_is_explained_rule_by_rule_in_general_and_for_somebody() -> Non
     assert {line.rule: line.holds for line in admitted.lines}["class ours"] is True
 
 
-def test_what_nobody_here_can_know_is_explained_as_that() -> None:
+def test_facts_unknown_here_are_explained_as_unknown() -> None:
     policy = LendingPolicy.from_table(
         {"users": ["anna"], "days": "mon-wed,fri", "class": [{"name": "ours", "groups": ["g"], "when": "owner_load < 1"}]}
     )
     state = replace(IDLE, values={"owner_load": 2.0})
-    told = {line.rule: line for line in explain(policy, state, Borrower("bert", "n9")).lines}
-    assert told["lent to"].text == "users anna (in which groups bert is, only n9 knows)"
-    assert told["hours"].text == "at any hour on mon-wed, fri"
-    assert (told["class ours"].holds, told["class others"].holds) == (None, True)
-    assert told["class ours"].text.endswith("only when owner_load < 1 (owner_load is 2)")
+    explained = {line.rule: line for line in explain(policy, state, Borrower("bert", "n9")).lines}
+    assert explained["lent to"].text == "users anna (in which groups bert is, only n9 knows)"
+    assert explained["hours"].text == "at any hour on mon-wed, fri"
+    assert (explained["class ours"].holds, explained["class others"].holds) == (None, True)
+    assert explained["class ours"].text.endswith("only when owner_load < 1 (owner_load is 2)")
     member = {line.rule: line for line in explain(policy, state, Borrower("anna", "n9", frozenset({"g"}))).lines}
     assert (member["lent to"].text, member["class ours"].holds) == ("users anna", False)
 
 
-def test_who_would_make_room_is_explained() -> None:
+def test_the_guest_that_would_make_room_is_explained() -> None:
     full = replace(IDLE, guests=2, present=_present(("old", BERT, 0, 1.0), ("new", BERT, 0, 2.0)))
-    told = explain(CLASSES, full, ANNA)
-    assert told.refusal is None
-    assert "new would make room" in {line.rule: line.text for line in told.lines}["priority"]
+    explained = explain(CLASSES, full, ANNA)
+    assert explained.refusal is None
+    assert "new would make room" in {line.rule: line.text for line in explained.lines}["priority"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from balancer.load import LoadVector
+from balancer.load.load import LoadVector
 
 GIB = 1 << 30
 

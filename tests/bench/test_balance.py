@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.balance import EQUAL, MIXED, batch, ideal_response, run, stream
+from bench.sharing.balance import EQUAL, MIXED, batch, ideal_response, run, stream
 
 
 @pytest.mark.soak

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.batch import Speeds, forget_ends, measure_speeds, pareto
-from bench.mosrun_nodes import Mosrun, state_of_daemon
-from bench.nodes import build
-from bench.parallel_nodes import parallel
-from bench.slurm import PROGRAMS, slurm
+from bench.common.nodes import build
+from bench.sharing.batch import Speeds, forget_ends, measure_speeds, pareto
+from bench.sharing.mosrun_nodes import Mosrun, state_of_daemon
+from bench.sharing.parallel_nodes import parallel
+from bench.sharing.slurm import PROGRAMS, slurm
 from lab import Lab, cgroups
 from node.guests.cgroups import GuestGroups
 
@@ -49,7 +49,7 @@ def _used(lab: Lab) -> float:
 @pytest.mark.skipif(any(shutil.which(name) is None for name in PROGRAMS), reason="Slurm is not installed: tools/peers")
 def test_the_others_run_every_job_within_the_quotas_of_the_nodes(lab_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHELL", raising=False)
-    program = build("batch")
+    program = build("sharing/batch")
     with Lab.up(2, name=lab_name(), cpus=0.8, speed={"n1": 0.25}, mosd=False) as lab:
         speeds = measure_speeds(lab, program, 0.5)
         assert all(0 < share < 1.2 for share in speeds.granted.values()), speeds
@@ -72,7 +72,7 @@ def test_the_others_run_every_job_within_the_quotas_of_the_nodes(lab_name: Calla
 @needs_root
 @pytest.mark.timeout(120)
 def test_ours_runs_every_job_and_stands_still_between(lab_name: Callable[[], str]) -> None:
-    program = build("batch")
+    program = build("sharing/batch")
     with Lab.up(2, name=lab_name(), cpus=0.9) as lab:
         ours = Mosrun(lab)
         with ours.going():

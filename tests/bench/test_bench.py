@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import freeze
-from bench.nodes import bench_lab, build
-from bench.result import BenchFailed, Result
+from bench.__main__ import FOLDERS
+from bench.common.nodes import bench_lab, build
+from bench.common.result import BenchFailed, Result
+from bench.moves import freeze
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +33,11 @@ def test_result_has_medians_and_their_ratio() -> None:
 def test_nothing_to_compare_is_a_failure(ours: list[float], baseline: list[float]) -> None:
     with pytest.raises(BenchFailed, match="nothing to compare"):
         Result.of("case", ours, baseline, unit="us", baseline_name="other")
+
+
+@pytest.mark.parametrize(("name", "folder"), FOLDERS.items())
+def test_each_bench_is_in_its_folder(name: str, folder: str) -> None:
+    assert callable(importlib.import_module(f"bench.{folder}.{name}").run)
 
 
 @pytest.mark.parametrize("arguments", [[], ["speed"], ["start", "--fast"], ["start", "link"]])
@@ -60,7 +67,7 @@ def test_start_prints_exactly_one_json_object() -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(os.geteuid() != 0, reason="virtual nodes need root")
 def test_moves_and_plain_criu_bring_the_memory_whole_to_where_it_is_to_be() -> None:
-    program = build("freeze")
+    program = build("moves/freeze")
     ours = freeze.Ours()
     with bench_lab(3) as lab:
         freeze.moves(lab, program, 10, -1, ours)

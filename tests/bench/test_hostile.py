@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import hostile
-from bench.nodes import bench_lab, build
+from bench.common.nodes import bench_lab, build
+from bench.lending import hostile
 from lab import Lab
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.soak, pytest.mark.skipif(os.geteuid() != 0, reason="virtual nodes need root")]
@@ -23,8 +23,8 @@ def lab() -> Iterator[Lab]:
 @pytest.mark.parametrize("kind", hostile.KINDS)
 def test_the_owners_program_works_beside_it_and_the_node_answers(lab: Lab, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hostile, "WORK", 3.0)
-    owner = hostile.Beside(lab, build("cpu"))
-    with hostile.hostile(lab, build("hostile"), kind) as key:
+    owner = hostile.Beside(lab, build("processes/cpu"))
+    with hostile.hostile(lab, build("lending/hostile"), kind) as key:
         times, others = owner.work()
         assert times and others > 0
         assert key in hostile.guests(lab.node("n2"))

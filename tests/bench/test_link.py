@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from bench import interposers, link
+from bench.calls import interposers, link
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = """
 import json
-from bench import link
+from bench.calls import link
 link.COUNT, link.ROUNDS, link.TURNS = 50, 1, 1
 print(json.dumps([vars(row) for row in link.measure()]))
 """
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(120), pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")]
 
 
 @pytest.mark.parametrize("others", [True, False])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.link_pair import Pair
+from bench.calls.link_pair import Pair
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,11 +6,12 @@ import os
 
 import pytest
 
-from bench import many
-from bench.nodes import bench_lab, checked
-from bench.result import BenchFailed
+from bench.common.nodes import bench_lab, checked
+from bench.common.result import BenchFailed
+from bench.processes import many
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(os.geteuid() != 0, reason="virtual nodes need root")
 def test_memory_of_each_process_is_measured_at_home_and_away() -> None:
@@ -20,7 +21,7 @@ def test_memory_of_each_process_is_measured_at_home_and_away() -> None:
         native, found = many.measure(home, away, 8)
         for stubs, guests in found.values():
             assert len(native) == 8
-            # A supervisor is bigger than a program that only sleeps, and nobody has more than some MiB to himself.
+            # A supervisor is bigger than a program that only sleeps, and none has more than a few MiB of its own.
             assert max(native) < stubs < 64
             assert max(native) < guests < 64
         if before:

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """Where other users can come, too."""
+    """A directory that other users can enter, too."""
     with TemporaryDirectory(prefix="farhome-checkpoint-") as name:
         Path(name).chmod(0o755)
         yield Path(name)

@@ -1,4 +1,4 @@
-"""A process that has a bit of everything that a checkpoint keeps; when the file `go` is there it looks whether it still has all of it, and
+"""A process that has a bit of everything that a checkpoint keeps; when the file `go` exists, it checks that it still has all of it, and
 writes what is missing into the file `verdict`."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ faults: list[str] = []
 alarms: list[float] = []
 
 
-def look(what: str, found: object, wanted: object) -> None:
+def check(what: str, found: object, wanted: object) -> None:
     if found != wanted:
         faults.append(f"{what}: {found!r}, not {wanted!r}")
 
@@ -50,36 +50,36 @@ print("ready", flush=True)
 while not os.path.exists(f"{here}/go"):
     time.sleep(0.01)
 
-look("ids", (os.getpid(), os.getuid(), os.getgid()), mine)
-look("descriptors", sorted(os.listdir("/proc/self/fd")), numbers)
-look("a byte at the shared offset", os.read(shared, 1), b"\x64")
-look("the next, by its other number", os.read(77, 1), b"\x65")
-look("a byte at an offset of its own", os.read(apart, 1), b"\x32")
-look("close-on-exec", [bool(fcntl.fcntl(fd, fcntl.F_GETFD)) for fd in (shared, 77, appended)], [True, False, True])
+check("ids", (os.getpid(), os.getuid(), os.getgid()), mine)
+check("descriptors", sorted(os.listdir("/proc/self/fd")), numbers)
+check("a byte at the shared offset", os.read(shared, 1), b"\x64")
+check("the next, by its other number", os.read(77, 1), b"\x65")
+check("a byte at an offset of its own", os.read(apart, 1), b"\x32")
+check("close-on-exec", [bool(fcntl.fcntl(fd, fcntl.F_GETFD)) for fd in (shared, 77, appended)], [True, False, True])
 flags = [(appended, os.O_APPEND), (zero, os.O_NONBLOCK), (apart, os.O_NONBLOCK)]
 kept = [bool(fcntl.fcntl(fd, fcntl.F_GETFL) & flag) for fd, flag in flags]
-look("flags", kept, [True, True, False])
+check("flags", kept, [True, True, False])
 os.lseek(appended, 0, os.SEEK_SET)
 os.write(appended, b"after\n")
 with open(f"{here}/log") as log:
-    look("what was appended", log.read(), "before\nafter\n")
-look("a directory", "data" in os.listdir(directory), True)
-look("zeros", os.read(zero, 3), bytes(3))
-look("the same output", os.fstat(250).st_ino, os.fstat(1).st_ino)
-look("working directory", os.getcwd(), f"{here}/below")
-look("umask", os.umask(0), 0o027)
-look("nice", os.getpriority(os.PRIO_PROCESS, 0), 3)
-look("descriptors at most", resource.getrlimit(resource.RLIMIT_NOFILE), (300, 400))
-look("core", resource.getrlimit(resource.RLIMIT_CORE), (0, 0))
+    check("what was appended", log.read(), "before\nafter\n")
+check("a directory", "data" in os.listdir(directory), True)
+check("zeros", os.read(zero, 3), bytes(3))
+check("the same output", os.fstat(250).st_ino, os.fstat(1).st_ino)
+check("working directory", os.getcwd(), f"{here}/below")
+check("umask", os.umask(0), 0o027)
+check("nice", os.getpriority(os.PRIO_PROCESS, 0), 3)
+check("descriptors at most", resource.getrlimit(resource.RLIMIT_NOFILE), (300, 400))
+check("core", resource.getrlimit(resource.RLIMIT_CORE), (0, 0))
 left, every = signal.getitimer(signal.ITIMER_REAL)
-look("the timer", (900 < left < 1000, every), (True, 7.0))
-look("what waits", signal.sigpending(), {signal.SIGUSR1})
-look("mask", signal.pthread_sigmask(signal.SIG_BLOCK, ()), {signal.SIGUSR1})
-look("what is ignored", signal.getsignal(signal.SIGUSR2), signal.SIG_IGN)
-look("its program", os.path.basename(os.readlink("/proc/self/exe")).startswith("python"), True)
-look("its command", b"keeper.py" in open("/proc/self/cmdline", "rb").read(), True)  # noqa: SIM115
+check("the timer", (900 < left < 1000, every), (True, 7.0))
+check("what waits", signal.sigpending(), {signal.SIGUSR1})
+check("mask", signal.pthread_sigmask(signal.SIG_BLOCK, ()), {signal.SIGUSR1})
+check("what is ignored", signal.getsignal(signal.SIGUSR2), signal.SIG_IGN)
+check("its program", os.path.basename(os.readlink("/proc/self/exe")).startswith("python"), True)
+check("its command", b"keeper.py" in open("/proc/self/cmdline", "rb").read(), True)  # noqa: SIM115
 signal.setitimer(signal.ITIMER_REAL, 0.05)
 time.sleep(0.3)
-look("alarms", len(alarms), 1)
+check("alarms", len(alarms), 1)
 with open(f"{here}/verdict", "w") as verdict:
     verdict.write("\n".join(faults) or "fine")

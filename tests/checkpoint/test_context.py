@@ -1,4 +1,4 @@
-"""What is read out of a checkpoint is what the process had: field by field the same as engine/context/capture.py takes out of it."""
+"""The context read from a checkpoint equals the process's: field by field the same as engine/context/capture.py takes from it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read(saved: Path) -> Context:
 
 
 def plain(thread: ThreadContext) -> ThreadContext:
-    """As the copy has it: at the call that the stop interrupted. What XSAVE leaves out is in its first state."""
+    """The context of the copy: at the call that the stop interrupted. What XSAVE leaves out is in its first state."""
     registers = Registers.from_buffer_copy(thread.registers)
     normalise_restart(registers)
     used = int.from_bytes(thread.extended_state[512:520], "little")

@@ -13,7 +13,7 @@ from checkpoint.errors import BadCheckpoint
 from checkpoint.prefix import Prefix, sha256
 from checkpoint.record import NAME
 from checkpoint.rights import User, rights_of
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 
 NOBODY = User(65534, 65534, ())
 
@@ -50,7 +50,7 @@ def test_a_checkpoint_takes_the_place_of_the_one_before_at_once(tmp_path: Path) 
     assert os.listdir(tmp_path) == ["saved"]
 
 
-def test_what_an_interrupted_one_has_left_goes_with_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_an_interrupted_checkpoint_are_removed_by_the_next(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     left = tmp_path / ".saved.new"
     left.mkdir()
@@ -80,7 +80,7 @@ def test_nothing_else_is_put_out_of_the_way(tmp_path: Path) -> None:
     assert content(tmp_path / "empty") == {"pages-1.img": b"first", NAME: b"{}"}
 
 
-def test_what_a_user_may_not_is_not_done_for_him(tmp_path: Path) -> None:
+def test_a_user_gets_no_more_than_their_own_rights(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     with rights_of(NOBODY), pytest.raises(PermissionError):
         NewCheckpoint(saved)
@@ -104,7 +104,7 @@ def test_what_a_user_may_not_is_not_done_for_him(tmp_path: Path) -> None:
     ("meanwhile", "later", "is_known"),
     [("", "", True), ("more", "and more", True), ("BEGIN", "", False), ("more", "BEGIN", False), ("shorter", "", False)],
 )
-def test_what_a_file_held_when_the_process_stood_still(tmp_path: Path, meanwhile: str, later: str, is_known: bool) -> None:
+def test_a_file_is_restored_with_its_content_at_the_freeze(tmp_path: Path, meanwhile: str, later: str, is_known: bool) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"begin" * 1000)
 

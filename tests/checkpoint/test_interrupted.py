@@ -1,4 +1,4 @@
-"""Whoever makes a checkpoint is killed at any step of it: the process goes on, and nothing of the copy is left."""
+"""The maker of a checkpoint is killed at each of its steps: the process goes on, and nothing of the copy is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint.take import take
-from deputy.mending import mend
+from deputy.stub.mending import mend
 from node.common.process import read_stat
 from tests.checkpoint.test_refusals import held, scheduled
 from tests.checkpoint.test_restart import PARENT, finds_everything, program, restarted, saved

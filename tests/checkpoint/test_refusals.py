@@ -1,4 +1,4 @@
-"""What cannot be kept is named before anything happens, and the process goes on untouched."""
+"""Objects that cannot be saved are named before anything happens, and the process goes on untouched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from checkpoint.errors import CheckpointRefused
 from checkpoint.take import take
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.process.seizing import seize
 from tests.moves.cluster import until
 
@@ -28,7 +28,7 @@ REFUSED = {
     "memfd": "it has memory open as a file (/memfd:memory)",
     "inotify": "it has an inotify instance open",
     "pidfd": "it has a pidfd open",
-    "proc": "it has /proc/uptime open, which tells of the moment",
+    "proc": "it has /proc/uptime open, which shows the moment",
     "deleted": "open, which is deleted",
     "flock": "it holds a lock (flock",
     "lockf": "it holds a lock (posix",
@@ -67,7 +67,7 @@ def held(kind: str, directory: Path, program: Path = HELD) -> Iterator[subproces
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_cannot_be_kept_is_named(kind: str, tmp_path: Path) -> None:
+def test_objects_that_cannot_be_saved_are_named(kind: str, tmp_path: Path) -> None:
     with held(kind, tmp_path) as process:
         with pytest.raises(CheckpointRefused) as refused:
             take(process.pid, 0, tmp_path / "saved", tmp_path / "images", tmp_path / "journal")
@@ -79,7 +79,7 @@ def test_what_cannot_be_kept_is_named(kind: str, tmp_path: Path) -> None:
 
 
 def scheduled(pid: int) -> int:
-    """How often it has slept."""
+    """Returns how often it has slept."""
     text = Path(f"/proc/{pid}/status").read_text()
     return int(next(line.split()[1] for line in text.splitlines() if line.startswith("voluntary")))
 

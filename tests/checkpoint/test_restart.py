@@ -1,4 +1,4 @@
-"""What a restarted process has, without a node around it."""
+"""State of a restarted process, without a node around it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from checkpoint.take import take
 from node.common.process import read_stat
 from tests.moves.cluster import until
 
+pytestmark = pytest.mark.alone  # its pid must still be free: a test that starts many programs meanwhile takes it
 KEEPER = Path(__file__).with_name("keeper.py")
 PARENT = "import os, sys\nprint('ready', flush=True)\nsys.stdin.readline()\nprint(os.waitstatus_to_exitcode(os.wait()[1]))"
 USER = 65534
@@ -47,6 +48,7 @@ def saved(directory: Path, uid: int, meanwhile: str = "") -> int:
     """The keeper is checkpointed, and ends. Returns its process id."""
     directory.chmod(0o755)
     os.chown(directory, uid, uid)
+    images = directory.with_name(f"{directory.name}-images")  # other files' tests do the same beside these
     out = directory / "out"
     with open(out, "wb") as output:
         os.fchown(output.fileno(), uid, uid)
@@ -56,8 +58,8 @@ def saved(directory: Path, uid: int, meanwhile: str = "") -> int:
         with started([program("python3"), "-I", keeper], directory, uid, stdin=subprocess.DEVNULL, stdout=output) as process:
             until("it is ready", lambda: out.read_text() == "ready\n")
             with pytest.raises(CheckpointRefused, match="another user's"):
-                take(process.pid, 12345, directory / "saved", directory.parent / f"images-{uid}", directory / "journal")
-            answer = take(process.pid, uid, directory / "saved", directory.parent / f"images-{uid}", directory / "journal")
+                take(process.pid, 12345, directory / "saved", images, directory / "journal")
+            answer = take(process.pid, uid, directory / "saved", images, directory / "journal")
             assert answer["frozen_ms"] < 5000
             return process.pid
 
@@ -81,11 +83,11 @@ def restarted(directory: Path, uid: int, source: str = "saved") -> tuple[subproc
 
 
 def finds_everything(parent: subprocess.Popen[str], directory: Path) -> None:
-    """The keeper that is the parent's child looks at what it has, and ends."""
+    """Has the keeper, the parent's child, check what it has, and end."""
     try:
         (directory / "go").touch()
         verdict = directory / "verdict"
-        until("it has looked", lambda: verdict.exists() and verdict.read_text(), seconds=30)
+        until("it has checked", lambda: verdict.exists() and verdict.read_text(), seconds=30)
         assert verdict.read_text() == "fine"
         assert parent.communicate("\n", timeout=30)[0] == "0\n"
     finally:
@@ -103,7 +105,7 @@ def test_everything_that_a_checkpoint_keeps_is_there_again(tmp_path: Path, uid: 
 
 
 @pytest.mark.timeout(60)
-def test_nobody_restarts_what_is_anothers_or_asks_for_another(tmp_path: Path) -> None:
+def test_no_user_restarts_anothers_checkpoint_or_asks_for_another_user(tmp_path: Path) -> None:
     saved(tmp_path, USER)
     with pytest.raises(RestartRefused, match=r"another user|cannot be read"):
         restarted(tmp_path, USER - 1)

@@ -1,4 +1,4 @@
-"""What all commands have in common: one sentence for a user's mistake, documented exit codes, help with examples, permissions."""
+"""Common properties of all commands: one sentence for a user's mistake, documented exit codes, help with examples, permissions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cli import migrate, mosctl, mosd, mosps
-from cli.command import format_age, table
+from cli.common.command import format_age, table
 from lab import Lab
-from tests.node.conftest import pair  # noqa: F401
+from tests.node.conftest import new_pair, pair  # noqa: F401
 from tests.node.nodes import Cluster, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,14 +66,14 @@ def test_output_that_goes_nowhere_is_no_traceback(pair: Cluster, redirection: st
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", lines), done.stderr
 
 
-def test_what_is_no_text_is_a_mistake(pair: Cluster) -> None:  # noqa: F811
+def test_an_argument_that_is_no_text_is_a_usage_error(pair: Cluster) -> None:  # noqa: F811
     done = subprocess.run(
         [ROOT / "bin" / "migrate", b"1", b"\xff"], env=pair[1].environment, capture_output=True, text=True, timeout=20, check=False
     )
     assert (done.returncode, done.stderr.count("\n")) == (64, 1), done.stderr
 
 
-def test_a_pipe_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
+def test_a_closed_output_pipe_gives_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", f"{ROOT}/bin/mosctl --help | true; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, timeout=20, check=False
     )

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from cli import migrate, mon, moscheck, mosctl, mosd, mosps, mosrun
+from cli import migrate, mon, moscheck, mosctl, mosd, mosps
+from cli.mosrun import mosrun
 
 FILE = Path(__file__).resolve().parents[2] / "tools" / "completion" / "farhome.bash"
-PARSERS = {module.__name__.partition(".")[2]: module.parser for module in (migrate, mon, moscheck, mosctl, mosd, mosps, mosrun)}
+PARSERS = {module.__name__.rpartition(".")[2]: module.parser for module in (migrate, mon, moscheck, mosctl, mosd, mosps, mosrun)}
 
 
 def complete(*words: str) -> list[str]:
-    """What bash offers for the last of words."""
+    """Returns the completions that bash offers for the last of words."""
     quoted = " ".join(f"'{word}'" for word in words)
     script = (
         f"source {FILE}; COMP_WORDS=({quoted}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1));"

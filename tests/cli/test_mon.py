@@ -32,7 +32,7 @@ NAMES = ["n1", "n2", "n3", "n10-with-a-very-long-name"]
 
 
 @contextmanager
-def daemon_at(path: Path, told: Callable[[], dict[str, Any]]) -> Iterator[None]:
+def daemon_at(path: Path, reply: Callable[[], dict[str, Any]]) -> Iterator[None]:
     """Answer each request on this socket, in the daemon's framing, until the block ends."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -50,7 +50,7 @@ def daemon_at(path: Path, told: Callable[[], dict[str, Any]]) -> Iterator[None]:
                 connection.settimeout(5)
                 try:
                     assert receive(connection) == {"op": "watch"}
-                    send(connection, told())
+                    send(connection, reply())
                 except (WireError, OSError):
                     continue
 
@@ -77,7 +77,7 @@ def mon(run: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
-def test_once_and_json_tell_the_same(tmp_path: Path) -> None:
+def test_once_and_json_show_the_same(tmp_path: Path) -> None:
     with daemon_at(tmp_path / "mosd.sock", answer):
         once, plain, data = mon(tmp_path, "--once"), mon(tmp_path), mon(tmp_path, "--json")
     assert (once.returncode, plain.returncode, data.returncode) == (0, 0, 0)
@@ -100,8 +100,8 @@ def test_nothing_of_the_live_monitor_is_loaded_for_plain_output(tmp_path: Path) 
 
 def test_nothing_that_is_slow_to_load_stands_before_the_first_picture(tmp_path: Path) -> None:
     program = (
-        "import sys; from cli import mon; mon.parser(); from monitor import frames, styles; "
-        "print({'textual', 'rich', 'asyncio', 'shutil', 'json', 'difflib', 'subprocess', 'balancer.policy'} & {*sys.modules})"
+        "import sys; from cli import mon; mon.parser(); from monitor.drawings import frames, styles; "
+        "print({'textual', 'rich', 'asyncio', 'shutil', 'json', 'difflib', 'subprocess', 'balancer.lending.policy'} & {*sys.modules})"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}"], env=environment(tmp_path),
@@ -110,13 +110,15 @@ def test_nothing_that_is_slow_to_load_stands_before_the_first_picture(tmp_path: 
     assert done.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize(("told", "seen"), [({"COLUMNS": "100", "LINES": "40"}, (100, 40)), ({"COLUMNS": "x", "LINES": "0"}, (80, 24))])
-def test_size_of_the_terminal_is_what_the_environment_says_and_80_by_24_where_nobody_tells(
-    told: dict[str, str], seen: tuple[int, int], tmp_path: Path
+@pytest.mark.parametrize(
+    ("variables", "seen"), [({"COLUMNS": "100", "LINES": "40"}, (100, 40)), ({"COLUMNS": "x", "LINES": "0"}, (80, 24))]
+)
+def test_size_of_the_terminal_comes_from_the_environment_or_is_80_by_24(
+    variables: dict[str, str], seen: tuple[int, int], tmp_path: Path
 ) -> None:  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", "from cli.command import terminal_size; print(*terminal_size())"], cwd=ROOT,
-        env=environment(tmp_path) | told, capture_output=True, text=True, timeout=30, check=True,
+        [sys.executable, "-c", "from cli.common.command import terminal_size; print(*terminal_size())"], cwd=ROOT,
+        env=environment(tmp_path) | variables, capture_output=True, text=True, timeout=30, check=True,
     )  # fmt: skip
     assert done.stdout.split() == [str(number) for number in seen]
 
@@ -134,7 +136,7 @@ def test_without_a_daemon_it_says_so_in_one_sentence(tmp_path: Path) -> None:
     "nonsense",
     [{"ok": False, "error": "not now"}, {"ok": True, "nodes": 7}, {"ok": True, "nodes": [1]}, {"ok": True, "nodes": [{}]}, {"ok": True}],
 )
-def test_daemon_that_answers_nonsense_is_told_of_in_one_sentence(tmp_path: Path, nonsense: dict[str, Any]) -> None:
+def test_daemon_that_answers_nonsense_is_reported_in_one_sentence(tmp_path: Path, nonsense: dict[str, Any]) -> None:
     with daemon_at(tmp_path / "mosd.sock", lambda: nonsense):
         done = mon(tmp_path, "--once")
     assert done.returncode == (75 if nonsense.get("error") else 69)
@@ -154,7 +156,7 @@ def test_wrong_usage_ends_with_64(tmp_path: Path, arguments: list[str]) -> None:
 
 
 LIVE = "\x1b[?1000h"
-"""What the monitor tells a terminal when it takes over: to tell of the mouse."""
+"""The monitor's request to the terminal, when it takes over, to report the mouse."""
 
 
 class Terminal:
@@ -191,10 +193,10 @@ def test_live_table_follows_the_daemon_and_ends_by_key(tmp_path: Path, key: byte
     loads = iter([3.2, 3.2])
     path = tmp_path / "mosd.sock"
 
-    def told() -> dict[str, Any]:
+    def loaded() -> dict[str, Any]:
         return answer(nodes=[node("n1", next(loads, 7.77), self=True)])
 
-    with daemon_at(path, told):
+    with daemon_at(path, loaded):
         terminal = Terminal(tmp_path, "-n", "0.1")
         terminal.wait_for("3.20")
         terminal.wait_for("7.77")
@@ -214,7 +216,7 @@ def test_no_color_is_respected(tmp_path: Path) -> None:
     assert not re.search(rb"\x1b\[[\d;]*[34][0-8]([;m])", plain.output)
 
 
-def test_web_serves_what_the_daemon_tells_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_web_serves_the_daemons_data_until_it_is_interrupted(tmp_path: Path) -> None:
     with (
         daemon_at(tmp_path / "mosd.sock", answer),
         subprocess.Popen(
@@ -234,7 +236,7 @@ def test_web_serves_what_the_daemon_tells_until_it_is_interrupted(tmp_path: Path
     assert re.fullmatch(r"mon: no page can be served at port \d+: Address already in use\n", taken.stderr)
 
 
-def test_first_look_says_that_it_is_not_live_yet(tmp_path: Path) -> None:
+def test_first_screen_says_that_it_is_not_live_yet(tmp_path: Path) -> None:
     with daemon_at(tmp_path / "mosd.sock", answer):
         terminal = Terminal(tmp_path, "-n", "0.1")
         terminal.wait_for(LIVE)

@@ -1,4 +1,4 @@
-"""moscheck says of a program what its file tells, and of a process all that keeps it at home; nothing is changed by it."""
+"""moscheck reports what it reads from a program's file, and all that keeps a process at home; it changes nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cli import executable, moscheck
-from cli.executable import examine
+from cli import moscheck
+from cli.common import executable
+from cli.common.executable import examine
 from kernel_helpers.calls import table
 from tests.engine.test_all_reasons import THREE_THINGS
 from tests.engine.test_refusal import python
-from tests.node.conftest import pair  # noqa: F401
+from tests.node.conftest import new_pair, pair  # noqa: F401
 from tests.node.nodes import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,14 +64,14 @@ def test_an_ordinary_program_could_move() -> None:
         ("#!/usr/bin/env -S A=1 no-such-thing -x\n", "interpreter no-such-thing is not found"),
     ],
 )  # fmt: skip
-def test_what_cannot_move_is_named(tmp_path: Path, content: bytes | str, named: str) -> None:
+def test_the_reason_against_a_move_is_named(tmp_path: Path, content: bytes | str, named: str) -> None:
     done = run(str(made(tmp_path / "program", content)))
     assert (done.returncode, done.stderr) == (1, "")
     assert " cannot move:\n  " in done.stdout
     assert named in done.stdout
 
 
-def test_what_cannot_be_executed_is_named(tmp_path: Path) -> None:
+def test_files_that_cannot_be_executed_are_named(tmp_path: Path) -> None:
     assert "is no file that can be executed" in run(str(tmp_path)).stdout
     made(tmp_path / "unexecutable-file", header(), 0o644)
     for name in (str(tmp_path / "unexecutable-file"), "unexecutable-file"):
@@ -100,7 +101,7 @@ def test_a_program_that_gives_rights_stays_at_home(tmp_path: Path) -> None:
         assert finding["can_move"] is False
         assert [word in reason for reason in finding["reasons"]] == [True]
     os.chown(program, os.geteuid(), os.getegid())
-    program.chmod(0o4755)  # gives nothing to who asks, as sudo to root
+    program.chmod(0o4755)  # gives nothing to the caller, as sudo to root
     finding = examine(str(program))
     assert finding.reasons == []
     assert any("setuid" in note and "others" in note for note in finding.notes)
@@ -122,27 +123,27 @@ def test_a_program_with_capabilities_of_its_own_stays_at_home(tmp_path: Path) ->
         os._exit(0)
     os.waitpid(child, 0)
     os.close(write)
-    with os.fdopen(read) as told:
-        assert "capabilities of its own" in told.read()
+    with os.fdopen(read) as output:
+        assert "capabilities of its own" in output.read()
 
 
 @pytest.mark.parametrize("name", ["bash", "make", "gcc", "sh", "perl", "git"])
-def test_whose_children_are_born_where_they_are_is_not_said_to_go_home_for_them(name: str) -> None:
+def test_programs_whose_children_are_born_away_have_no_note_about_fork(name: str) -> None:
     path = executable.find(name)
     if path is None:
         pytest.skip(f"there is no {name}")
-    told = "\n".join(examine(path).notes)
-    assert not any(call in told for call in ("fork", "clone")), told
+    notes = "\n".join(examine(path).notes)
+    assert not any(call in notes for call in ("fork", "clone")), notes
 
 
-def test_java_stays_unless_it_is_told_to_share_nothing() -> None:
+def test_java_stays_without_the_option_to_share_nothing() -> None:
     path = executable.find("java")
     if path is None:
         pytest.skip("there is no java")
     assert ["-XX:-UsePerfData" in reason for reason in examine(path).reasons] == [True]
 
 
-def test_what_is_known_by_name_is_said_of_what_is_installed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_by_program_name_apply_to_installed_programs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("chromium", "docker", "sudo"):
         shutil.copy("/bin/true", tmp_path / name)
     assert [examine(str(tmp_path / name)).reasons + examine(str(tmp_path / name)).notes for name in ("chromium", "docker")] == [[], []]
@@ -154,7 +155,7 @@ def test_what_is_known_by_name_is_said_of_what_is_installed_alone(tmp_path: Path
     assert examine(str(tmp_path / "www-browser")).reasons
 
 
-def test_what_a_program_calls_by_name_is_noted(tmp_path: Path) -> None:
+def test_calls_that_a_program_imports_are_noted(tmp_path: Path) -> None:
     source = "int main(int n, char **a) { if (n > 9) { shmat(1, 0, 0); fork(); chroot(a[0]); execv(a[0], a); } return 0; }"
     notes = "\n".join(examine(str(compiled(tmp_path, source))).notes)
     assert "shmat" in notes
@@ -166,7 +167,7 @@ def test_what_a_program_calls_by_name_is_noted(tmp_path: Path) -> None:
     assert examine(str(compiled(tmp_path, "int main() { return 0; }"))).notes == []
 
 
-def test_a_loader_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_loader_is_reported(tmp_path: Path) -> None:
     program = compiled(tmp_path, "int main() { return 0; }", "-Wl,--dynamic-linker=/lib/ld-nowhere.so")
     assert examine(str(program)).reasons == ["it needs the loader /lib/ld-nowhere.so, which is not there"]
 
@@ -218,7 +219,7 @@ def test_help_has_examples_and_exit_codes() -> None:
     assert executable.find("sleep") == shutil.which("sleep")
 
 
-def test_all_reasons_of_a_process_are_told_and_it_is_left_alone(pair: Cluster) -> None:  # noqa: F811
+def test_all_reasons_of_a_process_are_shown_and_it_is_left_alone(pair: Cluster) -> None:  # noqa: F811
     with python(THREE_THINGS) as pid:
         done = pair[1].command("moscheck", str(pid))
         assert done.returncode == 1
@@ -231,7 +232,7 @@ def test_all_reasons_of_a_process_are_told_and_it_is_left_alone(pair: Cluster) -
     assert pair[1].programs() == []
 
 
-def test_a_process_that_could_move_is_told_so_wherever_it_is(pair: Cluster) -> None:  # noqa: F811
+def test_a_process_that_could_move_is_shown_as_such_wherever_it_is(pair: Cluster) -> None:  # noqa: F811
     with python("") as pid:
         assert pair[1].ok("moscheck", str(pid)).endswith("could move\n")
         pair[1].ok("migrate", str(pid), "n2")

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from cli import mosrun
+from cli.mosrun import mosrun
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,8 +38,8 @@ ACCEPTED = framed({"ok": True})
 
 @contextmanager
 def daemon(directory: Path, answers: list[bytes]) -> Iterator[list[dict[str, object]]]:
-    """Answers as many callers; the list has what they have told. Each has closed its connection at the end."""
-    told: list[dict[str, object]] = []
+    """Answers as many callers as there are answers; yields the list of their messages. Each has closed its connection at the end."""
+    messages: list[dict[str, object]] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(directory / "mosd.sock"))
         listener.listen()
@@ -52,14 +52,14 @@ def daemon(directory: Path, answers: list[bytes]) -> Iterator[list[dict[str, obj
                     connection.settimeout(10)
                     data = connection.recv(65536)
                     assert len(data) == 4 + int.from_bytes(data[:4], "big")
-                    told.append(msgpack.unpackb(data[4:]))
+                    messages.append(msgpack.unpackb(data[4:]))
                     connection.sendall(answer)
                     if answer == ACCEPTED:
                         assert connection.recv(1) == b"", "exec closes it"
 
         with ThreadPoolExecutor(1) as pool:
             serving = pool.submit(serve)
-            yield told
+            yield messages
             serving.result(20)
     (directory / "mosd.sock").unlink()
 
@@ -85,16 +85,16 @@ def test_the_program_has_the_pid_of_mosrun(environment: dict[str, str]) -> None:
     assert int(output) == child.pid
 
 
-def test_the_program_sees_what_it_would_see_natively(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_program_sees_the_same_as_natively(environment: dict[str, str], tmp_path: Path) -> None:
     show = "env | grep -v ^_=; ls -l /proc/self/fd | grep -c 'socket:'; grep -E 'Sig(Blk|Ign|Cgt)' /proc/self/status; umask; pwd; ulimit -a"
-    native = subprocess.run(["sh", "-c", show], env=environment, capture_output=True, text=True, cwd=tmp_path, check=False)
+    native = subprocess.run(["sh", "-c", show], env=environment, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60)
     assert run(environment, "sh", "-c", show, cwd=tmp_path).stdout == native.stdout
 
 
 @pytest.mark.parametrize(
     ("program", "code"), [("/nonexistent/program", 127), ("no-such-program-at-all", 127), ("/etc", 126), ("/etc/passwd", 126)]
 )
-def test_a_program_that_cannot_run_is_told_as_a_shell_does(environment: dict[str, str], program: str, code: int) -> None:
+def test_a_program_that_cannot_run_is_reported_as_by_a_shell(environment: dict[str, str], program: str, code: int) -> None:
     done = run(environment, program)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
@@ -116,8 +116,8 @@ def test_bad_usage_is_one_sentence_and_64(environment: dict[str, str], argv: lis
     assert done.stderr.startswith("mosrun: ")
 
 
-TOLD = {"op": "register", "job": "", "home_only": False, "locked": False, "memory": 0, "node": "", "trace": "", "trust": ""}
-TOLD |= {"every": "", "checkpoint": "", "directory": ""}
+DEFAULT_MESSAGE = {"op": "register", "job": "", "home_only": False, "locked": False, "memory": 0, "node": "", "trace": "", "trust": ""}
+DEFAULT_MESSAGE |= {"every": "", "checkpoint": "", "directory": ""}
 
 
 @pytest.mark.parametrize(
@@ -140,19 +140,19 @@ TOLD |= {"every": "", "checkpoint": "", "directory": ""}
 def test_options_end_where_the_program_begins(
     environment: dict[str, str], tmp_path: Path, argv: list[str], options: dict[str, object], program: str
 ) -> None:
-    with daemon(tmp_path, [ACCEPTED]) as told:
+    with daemon(tmp_path, [ACCEPTED]) as messages:
         done = run(environment, *argv)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{program}\n", "")
-    message = told[0]
+    message = messages[0]
     assert str(message.pop("command")).startswith("echo")
-    assert message == TOLD | options
+    assert message == DEFAULT_MESSAGE | options
 
 
-def test_what_is_no_text_is_told_as_question_marks(environment: dict[str, str], tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_become_question_marks(environment: dict[str, str], tmp_path: Path) -> None:
     odd = b"a\xff \xc3\xa9 \xe2\x82 \xed\xa0\x80 \xf0\x9f\x98\x80 \xc0\xaf \xf4\x90\x80\x80"
-    with daemon(tmp_path, [ACCEPTED]) as told:
+    with daemon(tmp_path, [ACCEPTED]) as messages:
         subprocess.run([ROOT / "bin" / "mosrun", "true", odd, b"x" * 5000], env=environment, check=True, timeout=20)
-    command = str(told[0]["command"])
+    command = str(messages[0]["command"])
     assert command.startswith("true a? é ?? ??? \U0001f600 ?? ???? xxx")
     assert 900 < len(command.encode()) <= 1024
 
@@ -165,7 +165,7 @@ def test_help_needs_no_daemon(environment: dict[str, str]) -> None:
 
 def test_the_parser_for_the_manual_knows_the_same_options() -> None:
     parsed = {word for action in mosrun.parser()._actions for word in action.option_strings} - {"--help"}
-    source = (ROOT / "cli" / "mosrun.c").read_text()
+    source = (ROOT / "cli" / "mosrun" / "mosrun_options.c").read_text()
     table = source[source.index("} known[] = {") : source.index("enum { KNOWN")]
     read = {word for letter, name in re.findall(r"{'(.)', \"(--[a-z]+)\"", table) for word in (f"-{letter}", name)}
     assert parsed == read | {"--trace"}
@@ -173,20 +173,20 @@ def test_the_parser_for_the_manual_knows_the_same_options() -> None:
 
 
 def test_checkpoints_go_beside_where_it_was_started(environment: dict[str, str], tmp_path: Path) -> None:
-    with daemon(tmp_path, [ACCEPTED, ACCEPTED]) as told:
+    with daemon(tmp_path, [ACCEPTED, ACCEPTED]) as messages:
         done = run(environment, "-A", "30", "sh", "-c", "echo $$", cwd=tmp_path)
         run(environment, "-A", "30", "-C", "saved", "true", cwd=tmp_path)
-    assert told[0]["checkpoint"] == f"{tmp_path}/ckpt.{done.stdout.strip()}"
-    assert told[1]["checkpoint"] == f"{tmp_path}/saved"
+    assert messages[0]["checkpoint"] == f"{tmp_path}/ckpt.{done.stdout.strip()}"
+    assert messages[1]["checkpoint"] == f"{tmp_path}/saved"
 
 
 def test_a_restart_that_is_refused_says_why_and_ends_with_its_code(environment: dict[str, str], tmp_path: Path) -> None:
-    with daemon(tmp_path, [framed({"ok": False, "error": "it is no checkpoint", "code": 75}), framed({"ok": True})]) as told:
+    with daemon(tmp_path, [framed({"ok": False, "error": "it is no checkpoint", "code": 75}), framed({"ok": True})]) as messages:
         done = run(environment, "-J", "j", "--restart", "saved", cwd=tmp_path)
         nonsense = run(environment, "--restart", "saved", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (75, "mosrun: it is no checkpoint\n")
     assert nonsense.returncode == 69
-    assert (told[0]["op"], told[0]["directory"], told[0]["job"]) == ("restart", f"{tmp_path}/saved", "j")
+    assert (messages[0]["op"], messages[0]["directory"], messages[0]["job"]) == ("restart", f"{tmp_path}/saved", "j")
     alone = run({**environment, "FARHOME_RUN": "/nonexistent"}, "--restart", "saved")
     assert (alone.returncode, alone.stderr.count("\n")) == (69, 1)
 
@@ -205,7 +205,7 @@ def test_a_daemon_that_says_nonsense_does_not_hinder(environment: dict[str, str]
 
 
 @pytest.mark.parametrize(("code", "status", "output"), [(64, 64, ""), (75, 0, "hello\n"), (300, 0, "hello\n")])
-def test_what_the_daemon_refuses_is_told(environment: dict[str, str], tmp_path: Path, code: int, status: int, output: str) -> None:
+def test_a_refusal_by_the_daemon_is_shown(environment: dict[str, str], tmp_path: Path, code: int, status: int, output: str) -> None:
     for sentence in ("no node n9 is known", "é" * 200):
         with daemon(tmp_path, [framed({"ok": False, "error": sentence, "code": code, "id": 70000})]):
             done = run(environment, "echo", "hello")
@@ -228,7 +228,7 @@ def test_interrupt_while_it_starts_is_no_traceback(environment: dict[str, str], 
 
 
 def test_environment_and_arguments_are_the_very_same(environment: dict[str, str], tmp_path: Path) -> None:
-    """Also what no shell would pass on: a stale PWD, a name twice, no name, no equals sign, no text; and their order."""
+    """Includes what no shell would pass on: a stale PWD, a name twice, no name, no equals sign, no text; and their order."""
     variables = [
         "ZZ=1", f"PATH={os.environ['PATH']}", "PWD=/nonexistent", "OLDPWD=/x", "AA=2", "A=1", "A=2", "=x", "novalue", "_=/bin/x",
         "LC_ALL=C", "BASH_FUNC_f%%=() { :; }", "1a=b", "\udcff=\udcfe", f"FARHOME_RUN={tmp_path}", "SHLVL=7",

@@ -1,4 +1,4 @@
-"""A program that its deputy holds at its first instruction: whatever happens to it before."""
+"""A program that its deputy holds at its first instruction, with every event that may happen before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deputy.beginning import Beginning, program_of
+from deputy.moves.beginning import Beginning, program_of
 from engine.leaving.permission import ROOT
 
 pytestmark = pytest.mark.timeout(30)
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(30)
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    """It executes another program when it has been told so."""
+    """A shell that executes another program after a line on its standard input."""
     with subprocess.Popen(["bash", "-c", "trap 'echo trapped' USR1; echo there; read line; exec sleep 60"], stdin=-1, stdout=-1) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"there\n"
@@ -27,7 +27,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
         child.kill()
 
 
-def tell(child: subprocess.Popen[bytes]) -> None:
+def let_execute(child: subprocess.Popen[bytes]) -> None:
     assert child.stdin is not None
     child.stdin.write(b"now\n")
     child.stdin.flush()
@@ -36,7 +36,7 @@ def tell(child: subprocess.Popen[bytes]) -> None:
 def watch(beginning: Beginning, seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds
     while not beginning.is_over:
-        beginning.look()
+        beginning.poll()
         assert time.monotonic() < end
         time.sleep(0.001)
 
@@ -45,10 +45,10 @@ def tracer(pid: int) -> str:
     return next(line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("TracerPid"))
 
 
-def test_it_is_held_before_it_has_done_anything_and_goes_on(child: subprocess.Popen[bytes]) -> None:
+def test_a_program_is_held_before_its_first_instruction_and_goes_on(child: subprocess.Popen[bytes]) -> None:
     beginning = Beginning(child.pid, program_of(child.pid))
     os.kill(child.pid, signal.SIGUSR1)
-    tell(child)
+    let_execute(child)
     watch(beginning)
     frozen = beginning.take((ROOT,))
     assert frozen is not None
@@ -62,22 +62,22 @@ def test_it_is_held_before_it_has_done_anything_and_goes_on(child: subprocess.Po
     assert child.poll() is None
 
 
-def test_one_that_has_begun_already_is_let_go(child: subprocess.Popen[bytes]) -> None:
+def test_a_program_that_has_already_begun_is_let_go(child: subprocess.Popen[bytes]) -> None:
     beginning = Beginning(child.pid, os.stat("/proc/self/exe"))
     assert beginning.is_over
     assert beginning.take((ROOT,)) is None
     assert tracer(child.pid) == "0"
 
 
-def test_one_that_takes_too_long_is_let_go(child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deputy.beginning.PATIENCE", 0.1)
+def test_a_program_that_takes_too_long_is_let_go(child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deputy.moves.beginning.PATIENCE", 0.1)
     beginning = Beginning(child.pid, program_of(child.pid))
     watch(beginning)
     assert beginning.take((ROOT,)) is None
     assert tracer(child.pid) == "0"
 
 
-def test_one_that_ends_before_is_told(child: subprocess.Popen[bytes]) -> None:
+def test_a_program_that_ends_before_is_reported(child: subprocess.Popen[bytes]) -> None:
     beginning = Beginning(child.pid, program_of(child.pid))
     child.kill()
     watch(beginning)

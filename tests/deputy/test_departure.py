@@ -12,11 +12,13 @@ from typing import NoReturn
 
 import pytest
 
-from deputy.departure import Departure
+from deputy.link.farewells import Farewells
+from deputy.link.guestlink import Target
 from deputy.mosd import Mosd
-from deputy.move import Move
+from deputy.moves.departure import Departure
+from deputy.moves.move import Move
+from deputy.moves.preparation import Preparation
 from deputy.options import Options
-from deputy.preparation import Preparation, Target
 from deputy.process import Loop, Process
 from engine.leaving.permission import ROOT
 from engine.pour.precopy import Progress
@@ -38,8 +40,8 @@ class Daemon:
         for key, _ in self.selector.select(10):
             key.data()
 
-    def told(self) -> list[frames.Message]:
-        """What it has been told since it was asked last."""
+    def messages(self) -> list[frames.Message]:
+        """Returns the messages that the deputy has sent to it since the last call."""
         self._connection.setblocking(False)
         try:
             return list(frames.Assembler().feed(self._connection.recv(65536)))
@@ -74,13 +76,13 @@ def moved(daemon: Daemon, pid: int, address: tuple[str, int], path: Path) -> Pro
     """The process, when a move of it to that address is over."""
     turn = threading.Event()
     options = Options(pid, path / f"{pid}.sock", "n1", 20.0, "auto", path, ROOT)
-    process = Process(options, Mosd(daemon.server), Loop(daemon.selector, turn.set, threading.get_native_id()), never)
+    process = Process(options, Mosd(daemon.server), Loop(daemon.selector, turn.set, threading.get_native_id(), Farewells()), never)
     preparation = Preparation(pid, Target("n2", address, SECRET), "n1", "auto", owners=(ROOT,), link_timeout=20.0)
     move: Move | None = Departure(process, preparation, 7).start()
     while move is not None:
         assert turn.wait(30)
         turn.clear()
-        move = move.look()
+        move = move.step()
     return process
 
 
@@ -99,17 +101,17 @@ def test_a_target_that_does_not_speak_is_one_sentence(
         else:
             listener.close()
         process = moved(daemon, child.pid, address, tmp_path)
-    (answer,) = daemon.told()
+    (answer,) = daemon.messages()
     assert (answer["id"], answer["ok"], answer["where"]) == (7, False, "home")
     assert str(answer["error"]).startswith("the move to n2 failed: ") and "\n" not in str(answer["error"])
     assert process.finished and process.away is None
     assert child.poll() is None
 
 
-def test_progress_and_a_broken_link_are_told_when_there_is_news(daemon: Daemon) -> None:
+def test_progress_and_a_broken_link_are_reported_when_there_is_news(daemon: Daemon) -> None:
     mosd = Mosd(daemon.server)
     mosd.progress(Progress())
-    assert not daemon.told(), "nothing goes ahead"
+    assert not daemon.messages(), "nothing goes ahead"
     for cut in (0.0, 2.5, 3.0, 0.0, 0.0):
         mosd.cut(cut)
-    assert [message["cut"] for message in daemon.told()] == [2.5, 0.0]
+    assert [message["cut"] for message in daemon.messages()] == [2.5, 0.0]

@@ -1,4 +1,4 @@
-"""Which descriptors may be read elsewhere: what they are, and who else has them."""
+"""Descriptors that may be read elsewhere: their kinds, and the other holders of their position."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from deputy.direct import KINDS, facts, has_one_table, is_alone, mount_to_read, set_position
+from deputy.requests.direct_files import KINDS, facts, has_one_table, is_alone, mount_to_read, set_position
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="looks at all processes")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="examines all processes")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_file_that_is_only_read_is_fit_and_nothing_else(path: Path, tmp_path: 
     os.close(again)
 
 
-def look_for_who_shares_the_position(path: Path) -> None:
+def finds_sharers_of_the_position(path: Path) -> None:
     number, other = os.open(path, os.O_RDONLY), os.open(path, os.O_RDONLY)
     try:
         assert is_alone(os.getpid(), number), "another open file of the same name has its own position"
@@ -76,7 +76,7 @@ def look_for_who_shares_the_position(path: Path) -> None:
         os.close(other)
 
 
-def look_for_a_descriptor_that_is_under_way(path: Path) -> None:
+def finds_a_descriptor_in_transit(path: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, open(path, "rb") as file:
         socket.send_fds(ours, [b"x"], [file.fileno()])
@@ -87,9 +87,9 @@ def look_for_a_descriptor_that_is_under_way(path: Path) -> None:
         assert is_alone(os.getpid(), file.fileno())
 
 
-@pytest.mark.parametrize("judge", [look_for_who_shares_the_position, look_for_a_descriptor_that_is_under_way])
-def test_who_has_the_position_too_is_found(judge: Callable[[Path], None], path: Path) -> None:
-    """Where there are no other processes: descriptors that anybody on the machine sends may be this one, and other tests send some."""
+@pytest.mark.parametrize("judge", [finds_sharers_of_the_position, finds_a_descriptor_in_transit])
+def test_sharers_of_a_file_position_are_found(judge: Callable[[Path], None], path: Path) -> None:
+    """Where there are no other processes: a descriptor that any process of the machine sends may be this one, and other tests send some."""
     code = f"from pathlib import Path; from {__name__} import {judge.__name__} as judge; judge(Path({str(path)!r}))"
     ours, theirs = socket.socketpair()
     with ours, theirs, open("/dev/null", "rb") as null:

@@ -1,4 +1,4 @@
-"""Where a stub's loop finds room in an address space that is nearly taken."""
+"""A stub's loop finds room in an address space that is nearly taken."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 
 import pytest
 
-from deputy.footprint import HIGHEST, LOWEST, free_base
+from deputy.stub.footprint import HIGHEST, LOWEST, free_base
 from engine.leaving.remains import BASES, GRID
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 
 MIB = 1 << 20
 
 
-def test_where_all_usual_places_are_taken_it_is_in_the_greatest_gap() -> None:
+def test_the_loop_is_in_the_greatest_gap_if_all_usual_places_are_taken() -> None:
     assert free_base(os.getpid(), MIB) in BASES
     shadow = (BASES[0] - MIB, BASES[-1] + GRID)
     base = free_base(os.getpid(), MIB, [shadow])
@@ -23,6 +23,6 @@ def test_where_all_usual_places_are_taken_it_is_in_the_greatest_gap() -> None:
     assert LOWEST < base < HIGHEST - MIB
 
 
-def test_one_that_takes_all_is_refused_with_a_sentence() -> None:
+def test_a_full_address_space_is_refused_with_a_sentence() -> None:
     with mmap.mmap(-1, MIB), pytest.raises(FarhomeError, match="leave no room"):
         free_base(os.getpid(), MIB, [(0, HIGHEST)])

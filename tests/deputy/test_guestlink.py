@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from deputy.guestlink import GuestLink
-from deputy.preparation import Target
-from kernel_helpers.link.link import HomeLink
-from remote.intercept_ptrace import PtraceLink
+from deputy.link.farewells import Farewells
+from deputy.link.guestlink import GuestLink, Target
+from kernel_helpers.link.ends.home import HomeLink
+from kernel_helpers.link.ends.session import Branch
+from remote.reference.intercept_ptrace import PtraceLink
 from wire import channel
 from wire.control import Control
 
@@ -37,9 +38,14 @@ class Remote:
                 connection, _ = self._door.accept()
             except OSError:
                 return
-            sealed = channel.greet(connection, SECRET)
-            self._connections.append(socket.socket(fileno=os.dup(sealed.fileno())))
-            self.link.attach(sealed)
+            encrypted = channel.greet(connection, SECRET)
+            self._connections.append(socket.socket(fileno=os.dup(encrypted.fileno())))
+            self.link.attach(encrypted)
+
+    @property
+    def is_called(self) -> bool:
+        """Whether a caller has proven itself."""
+        return bool(self._connections)
 
     def cut(self) -> None:
         for connection in self._connections:
@@ -60,6 +66,11 @@ def remote() -> Iterator[Remote]:
     remote.close()
 
 
+@pytest.fixture
+def farewells() -> Farewells:
+    return Farewells()
+
+
 def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 10
     while not condition():
@@ -75,7 +86,7 @@ def has_heard(remote: Remote, control: Control) -> bool:
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_the_end_of_a_process_is_told_over_a_connection_that_has_just_broken(remote: Remote, is_cut: bool) -> None:
+def test_the_end_of_a_process_is_reported_after_its_connection_has_just_broken(remote: Remote, farewells: Farewells, is_cut: bool) -> None:
     with HomeLink([1]) as home:
         home.set_stub(os.getpid(), 0)
         link = GuestLink(home, remote.target, timeout=20.0)
@@ -84,5 +95,76 @@ def test_the_end_of_a_process_is_told_over_a_connection_that_has_just_broken(rem
         if is_cut:
             remote.cut()
             until(lambda: not home.connected)
-        link.kill_guest()
+        farewells.say(link)
         until(lambda: has_heard(remote, Control.KILL))
+        farewells.close()
+
+
+def test_the_end_of_a_child_is_reported_although_its_parents_link_ends_first(remote: Remote, farewells: Farewells) -> None:
+    """The parent's end is heard first, and its connection, with the child's inside, is not read any more."""
+    with PtraceLink(os.getpid(), {1: 1}) as far, HomeLink([1]) as trunk, HomeLink([2]) as home:
+        one, two = socket.socketpair()
+        trunk.attach(one.detach())
+        far.attach(two.detach())
+        home.set_stub(os.getpid(), 0)
+        link = GuestLink.unconnected(home, remote.target, 20.0, lambda: None)
+        branch = Branch(far, 1)
+        link.start_inside(trunk, 1)
+        remote.link.attach(branch)
+        until(lambda: has_heard(remote, Control.CARRIED))
+        trunk.send(Control.KILL, 0, b"", barrier=True)  # behind which nothing is read
+        until(lambda: Control.KILL in [event.kind for event in far.wait(0.1)])
+        farewells.say(link)
+        far.close()
+        trunk.close()
+        until(lambda: has_heard(remote, Control.KILL))
+        farewells.close()
+
+
+def test_a_link_that_begins_inside_of_another_has_a_connection_of_its_own_after_a_moment(remote: Remote, farewells: Farewells) -> None:
+    with HomeLink([1]) as trunk, PtraceLink(os.getpid(), {1: 1}) as far, HomeLink([2]) as home:
+        one, two = socket.socketpair()
+        trunk.attach(one.detach())
+        far.attach(two.detach())
+        home.set_stub(os.getpid(), 0)
+        link = GuestLink.unconnected(home, remote.target, 20.0, lambda: None)
+        branch = Branch(far, 1)
+        link.start_inside(trunk, 1)
+        remote.link.attach(branch)
+        until(lambda: has_heard(remote, Control.CARRIED))
+        assert link.is_whole and not remote.is_called
+        link.send(Control.THAW)
+
+        def has_its_own() -> bool:
+            link.look_after()
+            return remote.is_called
+
+        until(has_its_own)
+        until(lambda: has_heard(remote, Control.THAW))
+        trunk.close()
+        assert link.is_whole
+        farewells.say(link)
+        until(lambda: has_heard(remote, Control.KILL))
+        farewells.close()
+
+
+def test_a_link_whose_trunk_ends_has_a_connection_of_its_own_at_once(remote: Remote) -> None:
+    with PtraceLink(os.getpid(), {1: 1}) as far, HomeLink([2]) as home:
+        with HomeLink([1]) as trunk:
+            one, two = socket.socketpair()
+            trunk.attach(one.detach())
+            far.attach(two.detach())
+            home.set_stub(os.getpid(), 0)
+            link = GuestLink.unconnected(home, remote.target, 20.0, lambda: None)
+            branch = Branch(far, 1)
+            link.start_inside(trunk, 1)
+            remote.link.attach(branch)
+            until(lambda: has_heard(remote, Control.CARRIED))
+        link.send(Control.THAW)
+
+        def is_heard() -> bool:
+            link.look_after()
+            return has_heard(remote, Control.THAW)
+
+        until(is_heard)
+        assert remote.is_called

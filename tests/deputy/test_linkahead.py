@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from deputy.linkahead import LinkAhead
+from deputy.link.linkahead import LinkAhead
 
 
 def _open() -> set[str]:
@@ -32,7 +32,7 @@ def test_other_threads_than_were_foreseen_have_a_link_of_their_own() -> None:
     assert _open() == before
 
 
-def test_what_nobody_takes_is_closed() -> None:
+def test_unused_connections_are_closed() -> None:
     before = _open()
     ahead = LinkAhead(os.getpid())
     ahead.foresee()

@@ -1,7 +1,8 @@
-"""A tracer that is killed at any step of having a process make calls, and who puts the process right afterwards."""
+"""A tracer is killed at each step of a process's injected calls, and a mending process puts the process right afterwards."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
@@ -13,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from deputy.mending import mend
+from deputy.stub.mending import mend
 from engine.context.crowd import call_in
 from engine.signals.pending import put, take
-from kernel_helpers.process import refuge, seizing
-from kernel_helpers.process.inject import Thread
+from kernel_helpers.process import pause_loop, seizing
 from kernel_helpers.process.journal import Journal, children, descriptors
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.process.thread import Thread
+from node.moves.mending import Mender
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -48,7 +50,7 @@ for line in sys.stdin:
 
 
 class Program:
-    """It computes in three threads, and tells how that goes."""
+    """It computes in three threads, and reports their progress."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -133,7 +135,7 @@ def use_memory(frozen: Frozen) -> None:
 
 
 def dies_in(step: str) -> Callable[[Frozen], None]:
-    """In the midst of letting go."""
+    """Returns a function that is killed within that step of letting go."""
 
     def work(frozen: Frozen) -> None:
         all_call(frozen)
@@ -232,7 +234,7 @@ def test_signals_that_were_taken_come_back(again: bool, program: Program, tmp_pa
 
 
 def test_memory_of_one_that_went_on_is_left_alone(program: Program, tmp_path: Path) -> None:
-    """It was parked: nobody used it any more."""
+    """It was parked: no call used it any more."""
     journal, places = tmp_path / "1.journal", tmp_path / "place"
 
     def work(frozen: Frozen) -> None:
@@ -278,11 +280,11 @@ def test_a_copy_that_was_being_made_is_ended(program: Program, tmp_path: Path) -
     assert program.signals_heard() == 0
 
 
-def test_who_puts_it_right_may_be_killed_too(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mending_process_may_be_killed_too(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = tmp_path / "1.journal"
     killed(program.pid, journal, lambda frozen: (os.kill(program.pid, signal.SIGUSR1), take(frozen)))
     os.kill(program.pid, signal.SIGUSR2)  # waits beside what was taken
-    for step in ("deputy.mending._end_copies", "deputy.mending.put_first", "engine.signals.pending.put"):
+    for step in ("deputy.stub.mending._end_copies", "deputy.stub.mending.put_first", "engine.signals.pending.put"):
         mender = os.fork()
         if not mender:
             monkeypatch.setattr(step, lambda *arguments: (all_call(arguments[0]), die()))
@@ -306,21 +308,36 @@ def test_a_journal_of_a_process_that_has_ended_is_taken_away(program: Program, t
     assert os.listdir(tmp_path) == []
 
 
-def test_the_refuge_is_made_once_and_is_no_part_of_the_kernel_s_code(program: Program) -> None:
+@pytest.mark.parametrize("starts", [lambda mender: mender.start(7), lambda mender: mender.start_all(but=set())], ids=["one", "all"])
+def test_a_journal_that_was_not_written_to_its_end_is_taken_away(starts: Callable[[Mender], None], tmp_path: Path) -> None:
+    """Its writer was killed before the process had made any call, or the whole one beside it says what it was."""
+
+    async def recall(pid: int, node: str) -> None:
+        raise AssertionError(f"{pid} runs on no {node}")
+
+    async def mended() -> None:
+        (tmp_path / ".7.journal").write_bytes(b"half")
+        starts(Mender(tmp_path, recall))
+        assert os.listdir(tmp_path) == []
+
+    asyncio.run(mended())
+
+
+def test_the_pause_loop_is_made_once_and_is_no_part_of_the_kernel_s_code(program: Program) -> None:
     with seizing.seize(program.pid) as frozen:
-        address = refuge.make(frozen)
+        address = pause_loop.make(frozen)
         assert address
-        assert refuge.make(frozen) == address
-        assert frozen.read(address, len(refuge.CODE)) == refuge.CODE
+        assert pause_loop.make(frozen) == address
+        assert frozen.read(address, len(pause_loop.CODE)) == pause_loop.CODE
         own = next(line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("[vdso]"))
         start, end = (int(bound, 16) for bound in own.split()[0].split("-"))
         with open("/proc/self/mem", "rb") as memory:
             memory.seek(start)
             ours = memory.read(end - start)
-        assert refuge.without(frozen.read(address + 64 - len(ours), len(ours))) == refuge.without(ours)
+        assert pause_loop.without(frozen.read(address + 64 - len(ours), len(ours))) == pause_loop.without(ours)
 
 
-def test_many_calls_are_made_in_order_and_tell_their_results(program: Program, tmp_path: Path) -> None:
+def test_many_calls_are_made_in_order_and_return_their_results(program: Program, tmp_path: Path) -> None:
     with seizing.seize(program.pid) as frozen:
         frozen.keep(Journal(tmp_path / "1.journal"))
         with frozen.scratch(8192) as room:

@@ -1,4 +1,4 @@
-"""What the documents say can be found: links, commands, options, exit codes, keys; and they are those of this tree."""
+"""References in the documents exist in this tree: links, commands, options, exit codes, keys."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from balancer import conditions, lending, owner, policy
-from cli import exit_codes, man
-from cli.command import Parser
-from kernel_helpers.calls import table
+from balancer.lending import conditions, lending, owner, policy
+from cli import man
+from cli.common import exit_codes
+from cli.common.command import Parser
+from kernel_helpers.calls import documentation
 from mfs.settings import Settings
 from node.common import config
 from wire import control
@@ -46,7 +47,7 @@ def test_links_resolve(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_that_are_named_exist(document: Path) -> None:
-    """Words in code style that look like a path of the tree."""
+    """Checks words in code style that have the form of a path of the tree."""
     rooms = {entry.name for entry in ROOT.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
     for word in re.findall(r"`([a-z_]+/[\w./]*)`", document.read_text()):
         if word.split("/")[0] in rooms and "/" in word.rstrip("/"):
@@ -70,7 +71,9 @@ def test_the_architecture_is_read_in_one_sitting() -> None:
     assert len(ARCHITECTURE.splitlines()) <= 300
 
 
-FLAT = [room for room in ROOMS if room.name not in ("node", "engine", "kernel_helpers", "tests")]
+TOPICS = ("node", "engine", "remote", "deputy", "monitor", "balancer", "cli", "bench")
+"""Rooms in folders by topic."""
+FLAT = [room for room in ROOMS if room.name not in (*TOPICS, "kernel_helpers", "tests")]
 """Rooms without folders of their own; those of the others have tests below."""
 
 
@@ -87,7 +90,7 @@ def test_the_readme_of_a_room_names_each_of_its_files(room: Path) -> None:
         assert (room / word).exists(), word
 
 
-def test_the_readme_of_tests_names_what_is_there() -> None:
+def test_the_readme_of_tests_names_all_entries() -> None:
     text = (ROOT / "tests" / "README.md").read_text()
     rows = re.findall(r"^\| `(\w+)/` \| (.*) \|$", text, re.MULTILINE)
     assert {"fuzz", "sanitizers", "referee"} <= {folder for folder, _ in rows}
@@ -98,7 +101,7 @@ def test_the_readme_of_tests_names_what_is_there() -> None:
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_readme_is_found_from_above(readme: Path) -> None:
-    """From the page above it: nobody has to know that it is there."""
+    """From the page above it: a reader finds it without knowing that it exists."""
     above = next((path / "README.md" for path in readme.parents[1:] if (path / "README.md").exists() and path != ROOT), None)
     assert f"{readme.parent.name}/README.md" in (above.read_text() if above is not None else ARCHITECTURE)
 
@@ -108,7 +111,7 @@ FOLDERS = sorted({path.parent for kind in ("*.c", "*.py") for path in HELPERS.rg
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_readme_names_what_is_in_each_folder_of_helpers(folder: Path) -> None:
+def test_a_readme_names_all_entries_of_each_folder_of_helpers(folder: Path) -> None:
     """Its own, or that of the nearest folder above; and what a README names is there. A header has the name of its file of C."""
     readme = next(path / "README.md" for path in (folder, *folder.parents) if (path / "README.md").exists())
     named: set[Path] = set()
@@ -122,11 +125,11 @@ def test_a_readme_names_what_is_in_each_folder_of_helpers(folder: Path) -> None:
     assert len([path for path in folder.iterdir() if path.name not in ("__pycache__", "__init__.py")]) <= 14
 
 
-NODE = sorted({path.parent for room in ("node", "engine") for path in (ROOT / room).rglob("*.py")})
+NODE = sorted({path.parent for room in TOPICS for path in (ROOT / room).rglob("*.py")})
 
 
 @pytest.mark.parametrize("folder", NODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_readme_of_a_room_names_what_is_in_each_folder(folder: Path) -> None:
+def test_the_readme_of_a_room_names_all_entries_of_each_folder(folder: Path) -> None:
     room = ROOT / folder.relative_to(ROOT).parts[0]
     text = (room / "README.md").read_text()
     there = {path.name for path in folder.iterdir() if path.name not in ("__pycache__", "__init__.py", "README.md")}
@@ -174,8 +177,8 @@ def test_exit_codes_of_the_documents_are_those_of_the_commands() -> None:
     assert named == set(exit_codes.MEANINGS)
 
 
-def test_keys_of_the_configuration_are_all_told() -> None:
-    shown = set(re.findall(r"^\| `(?:\[balance\] )?(\w+|\[mfs\])` \|", INSTALL + LEND, re.MULTILINE))
+def test_keys_of_the_configuration_are_all_documented() -> None:
+    shown = set(re.findall(r"^\| `(?:\[(?:balance|away)\] )?(\w+|\[mfs\])` \|", INSTALL + LEND, re.MULTILINE))
     for field in fields(config.Config):
         name = {"balance": "enabled", "lend": "max_guests", "mfs": "[mfs]"}.get(field.name, field.name)
         assert name in shown, field.name
@@ -187,7 +190,7 @@ def test_keys_of_the_configuration_are_all_told() -> None:
     assert borrowers | policies | kinds | rules | set(conditions.QUANTITIES) <= names
 
 
-def test_keys_of_the_file_tree_are_all_told() -> None:
+def test_keys_of_the_file_tree_are_all_documented() -> None:
     shown = set(re.findall(r"^\| `(\w+)` \|", FILES.partition("## Setting it up")[2].partition("\n## ")[0], re.MULTILINE))
     assert shown == {field.name for field in fields(Settings)} - {"encryption"}  # a key of the node's own
 
@@ -201,13 +204,13 @@ def test_the_configurations_that_are_shown_are_usable(tmp_path: Path) -> None:
         config.load(file)
 
 
-def test_frames_of_the_link_are_all_told() -> None:
+def test_frames_of_the_link_are_all_documented() -> None:
     for member in control.Control:
         assert f"{member.value} {member.name}" in ARCHITECTURE, member
 
 
 def test_the_page_of_system_calls_is_the_tables() -> None:
-    assert (ROOT / "docs" / "calls.md").read_text() == table.documentation()
+    assert (ROOT / "docs" / "calls.md").read_text() == documentation.documentation()
 
 
 @pytest.mark.parametrize("name", man.COMMANDS)
@@ -221,7 +224,7 @@ def test_every_command_has_a_man_page(name: str) -> None:
 
 
 def test_man_pages_are_sound_for_man(tmp_path: Path) -> None:
-    if subprocess.run(["sh", "-c", "command -v groff"], capture_output=True, check=False).returncode:
+    if subprocess.run(["sh", "-c", "command -v groff"], capture_output=True, check=False, timeout=60).returncode:
         pytest.skip("groff is not installed")
     man.main([str(tmp_path)])
     pages = sorted(tmp_path.iterdir())
@@ -241,7 +244,7 @@ def test_a_document_can_be_read_as_plain_text(document: Path) -> None:
         assert block or line.startswith("|") or len(line) <= 140, line
 
 
-def test_methods_and_operations_of_the_wire_are_all_told() -> None:
+def test_methods_and_operations_of_the_wire_are_all_documented() -> None:
     wire = ARCHITECTURE.partition("\n## Wire\n")[2].partition("\n## ")[0]
     for path, word in (("node/requests/peer_requests.py", "method"), ("remote/remote.py", "operation"), ("deputy/deputy.py", "operation")):
         names = re.findall(rf'if {word} == "(\w+)"', (ROOT / path).read_text())

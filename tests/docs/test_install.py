@@ -31,7 +31,7 @@ def test_commands_run_from_where_they_are_installed(installed: Path) -> None:
         assert done.stdout.startswith(f"usage: {name}")
 
 
-def test_its_modules_are_its_own(installed: Path) -> None:
+def test_an_installation_uses_its_own_modules(installed: Path) -> None:
     tree = installed / "opt/farhome"
     program = (
         "import balancer, checkpoint, cli, deputy, engine, kernel_helpers, lab, node, remote, wire, pycriu\n"

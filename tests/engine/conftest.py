@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from remote import rehearsal
+from remote.sandbox import rehearsal
 from tests.engine.support import COUNTER
 
 
@@ -27,6 +27,6 @@ def counter() -> Iterator[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def criu_knows_the_kernel() -> None:
-    """As on a node."""
+    """Has CRIU learn about the kernel first, as on a node."""
     with TemporaryDirectory(prefix="farhome-test-") as name:
         rehearsal.ensure(Path(name))

@@ -21,7 +21,7 @@ from engine.criu.forkcopy import fork_copy
 from engine.mappings.mappings import Mapping, free_address, read_mappings
 from engine.pour.refill import Refilled, refill
 from kernel_helpers.pages.pages import PageTotals
-from kernel_helpers.process.inject import check
+from kernel_helpers.process.injection.native import check
 from kernel_helpers.process.seizing import Frozen, find_instruction, seize
 from kernel_helpers.process.syscalls import SYS
 from kernel_helpers.process.tracing import signal_number
@@ -30,7 +30,7 @@ PAGE = 4096
 RESIDENT_BYTES = 2 * PAGE
 NO_HEAP_GROWS_HERE = 0x100000000000
 """Between the heaps (at most a gigabyte above a program, wherever that is loaded) and what mmap hands out. A stub whose page is in the
-way of what its process has mapped meanwhile moves it (deputy/stub.py); these stubs cannot."""
+way of what its process has mapped meanwhile moves it (deputy/stub/); these stubs cannot."""
 
 
 @contextmanager

@@ -17,12 +17,13 @@ from engine.criu import criu
 from engine.criu.forkcopy import fork_copy
 from engine.files import files
 from engine.pour.arrival import wake
-from kernel_helpers.process import inject, seizing
-from remote.sandbox import Sandbox
+from kernel_helpers.process import seizing
+from kernel_helpers.process.injection import native
+from remote.sandbox.sandbox import Sandbox
 from tests.remote.ids import own_ids
 
 PYTHON = str(Path(__file__).resolve().parents[2] / ".venv" / "bin" / "python")
-"""Of programs that move: also where the tests run in one with sanitizers, which has terabytes of shadow memory."""
+"""The Python of programs that move: also where the tests run in one with sanitizers, which has terabytes of shadow memory."""
 COUNTER = r"""
 // Counts in memory, in integer and in vector registers, in THREADS threads; says so in `report` if they ever differ.
 #define _GNU_SOURCE
@@ -109,7 +110,7 @@ class Program:
 
 @contextlib.contextmanager
 def running(argv: list[str], user: str | None = None) -> Iterator[Program]:
-    """A counting program, once it has told where it counts."""
+    """Runs a counting program; yields it once it has printed the address of its counter."""
     identity = {} if user is None else {
         "user": pwd.getpwnam(user).pw_uid, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []
     }  # fmt: skip
@@ -177,8 +178,8 @@ def restored(pid: int, shown: list[tuple[str, str]], directory: Path, **options:
     sandbox = Sandbox.create(f"test-{pid}", shown, images=directory, identities=own_ids(), **options)
     try:
         guest = criu.restore(directory, sandbox, pid)
-        sandbox.seal()
-        frozen = seizing.seize(guest, inject.PTRACE_O_EXITKILL)
+        sandbox.confine()
+        frozen = seizing.seize(guest, native.PTRACE_O_EXITKILL)
         wake(frozen)
         yield sandbox, frozen
     finally:

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 import pytest
 
+from engine.context.marks import holding
 from engine.mappings.address_space import Maps, read_mappings_quickly
 from engine.mappings.layout import Plan, Span, make_plan, merge, page_ranges
 from engine.mappings.mappings import CARRIED_FLAGS, MAP_PRIVATE, PAGE, Mapping, read_mappings
-from engine.pour.refill import _creation
+from engine.pour.shape import call_to_map
 from kernel_helpers.pages.tables import plain
-from kernel_helpers.process import batches, refuge
+from kernel_helpers.process import batches, pause_loop
 from kernel_helpers.process.batches import Calls, failed
 from kernel_helpers.process.seizing import seize
 from kernel_helpers.process.syscalls import SYS, U64
@@ -81,7 +82,7 @@ def chance_mappings(chance: random.Random, count: int) -> list[Mapping]:
 
 
 def chance_spans(chance: random.Random, maps: list[Mapping]) -> list[Span]:
-    """In which some of them are whole, and some in part."""
+    """Makes spans that hold some mappings wholly, and some in part."""
     wanted = []
     for m in chance.sample(maps, len(maps) // 4):
         start, end = m.start, m.end
@@ -92,7 +93,7 @@ def chance_spans(chance: random.Random, maps: list[Mapping]) -> list[Span]:
 
 
 def calls_of(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
-    """All that it takes, whoever makes it."""
+    """Returns all calls that the plan makes: those planned in Python and those of its tables."""
 
     def from_table(what: str, calls: Calls) -> list[tuple[str, tuple[int, ...]]]:
         return [(what, (one.number, *one.arguments[:6])) for one in calls]
@@ -100,7 +101,7 @@ def calls_of(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
     def whole(what: str, number: int, *arguments: int) -> tuple[str, tuple[int, ...]]:
         return what, (number, *[argument & U64 for argument in arguments], *[0] * (6 - len(arguments)))
 
-    found = [whole("create", *_creation(m)) for m in plan.create]
+    found = [whole("create", *call_to_map(m)) for m in plan.create]
     found += [whole("protect", SYS.mprotect, start, end - start, prot) for start, end, prot in plan.protect_filled]
     found += [whole("advise", SYS.madvise, start, end - start, advice) for start, end, advice in plan.advise]
     found += [whole("lock", SYS.mlock2, start, end - start, int(on_fault)) for start, end, on_fault in plan.lock]
@@ -128,7 +129,7 @@ def test_a_table_is_planned_as_its_mappings_are() -> None:
         assert merge((r.start, r.end) for r in one.pages) == merge((r.start, r.end) for r in other.pages)
 
 
-def test_what_lies_beside_the_kernels_pages_is_looked_at() -> None:
+def test_mappings_beside_the_kernels_pages_are_checked() -> None:
     special = Mapping(40 * PAGE, 42 * PAGE, 5, MAP_PRIVATE, 0, "[vdso]", False)
     maps = [Mapping(at * PAGE, (at + 2) * PAGE, 3, MAP_PRIVATE, 0, "", False, own=PAGE) for at in (20, 40, 60)]
     one, other = make_plan([special], maps, []), make_plan([special], Maps.of(maps), [])
@@ -137,7 +138,7 @@ def test_what_lies_beside_the_kernels_pages_is_looked_at() -> None:
     assert [r.discard for r in other.pages] == [False, True, False]
 
 
-def test_a_table_tells_of_the_same_mappings() -> None:
+def test_a_table_lists_the_same_mappings() -> None:
     chance = random.Random(26)
     maps = chance_mappings(chance, 500)
     table = Maps.of(maps)
@@ -158,6 +159,15 @@ def test_a_table_tells_of_the_same_mappings() -> None:
         assert table.table.at(address) == len(table.table) - len(after)
 
 
+def test_mappings_that_hold_spans_are_found_in_the_table_and_beside_it() -> None:
+    chance = random.Random(27)
+    maps = chance_mappings(chance, 200)
+    for count in (0, 1, 7, 60):
+        spans = merge((at, at + PAGE) for at in (chance.randrange(maps[0].start, maps[-1].end) // PAGE * PAGE for _ in range(count)))
+        held = [(m.start, m.end) for m in maps if any(start < m.end and m.start < end for start, end in spans)]
+        assert merge(holding(Maps.of(maps), spans)) == merge(held)
+
+
 def test_the_kernel_is_asked_for_all_of_many() -> None:
     with many() as pid:
         said = tuple(replace(m, own=PAGE if m.own and m.private and not m.special else 0) for m in read_mappings(pid))
@@ -172,7 +182,7 @@ def test_many_mappings_come_home_as_they_were(by_batch: bool) -> None:
         _, context = guest.capture()
         if by_batch:
             code = guest.reserved[0] + PAGE // 2
-            guest.stub.write_forced(code, refuge.CODE)
+            guest.stub.write_forced(code, pause_loop.CODE)
             guest.stub.batch_code = code
         refilled = roundtrip.pour(guest, context)
         assert refilled.notes == []
@@ -183,13 +193,13 @@ def test_many_mappings_come_home_as_they_were(by_batch: bool) -> None:
         roundtrip.go_on(guest)
 
 
-def test_calls_of_a_table_that_fail_are_told() -> None:
+def test_failed_calls_of_a_table_are_reported() -> None:
     with many() as pid, seize(pid) as frozen:
         table = plain.Table.of([(number << 40, (number << 40) + PAGE, 0, 3 | plain.BIT["ac"]) for number in range(1, 130)])
         calls = table.plan([], []).create
         frozen.call(SYS.mmap, 1 << 40, PAGE, 3, 0x100022, U64, 0)
         with frozen.scratch(256) as room:
-            for batch in (0, refuge.make(frozen)):
+            for batch in (0, pause_loop.make(frozen)):
                 frozen.batch_code = batch
                 batches.make(frozen, calls, room, 256)
                 wrong = [(call.arguments[0], error.errno) for call, error in failed(frozen, calls)]

@@ -1,4 +1,4 @@
-"""All that keeps a process at home is told at once, each thing once, in a line of plain text."""
+"""All reasons that keep a process at home are reported together, each once, each in a line of plain text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if not os.fork(): libc.prctl(1, 9), signal.pause()
 """
 
 
-def test_several_reasons_are_told_at_once_and_why_not_is_the_first() -> None:
+def test_several_reasons_are_reported_at_once_and_why_not_is_the_first() -> None:
     with python(THREE_THINGS) as pid:
         found = list(reasons(pid))
         for named in ("counts its processor time", "System V shared memory", "anonymous memory"):
@@ -41,7 +41,7 @@ def test_memory_that_fork_does_not_pass_on_cannot_go_as_images() -> None:
         assert "MADV_DONTFORK" in reason
 
 
-def test_a_path_that_is_no_text_is_told_in_one_line_of_text() -> None:
+def test_a_path_that_is_no_text_is_reported_in_one_line_of_text() -> None:
     with tempfile.TemporaryDirectory() as directory:
         name = os.fsencode(directory) + b"/odd\xff\nname"
         Path(os.fsdecode(name)).write_bytes(bytes(4096))
@@ -51,7 +51,7 @@ def test_a_path_that_is_no_text_is_told_in_one_line_of_text() -> None:
             reason.encode()
 
 
-def test_of_a_process_that_has_ended_nothing_more_is_told() -> None:
+def test_no_reason_is_reported_for_a_process_that_has_ended() -> None:
     child = os.fork()
     if not child:
         os._exit(0)
@@ -60,8 +60,8 @@ def test_of_a_process_that_has_ended_nothing_more_is_told() -> None:
     os.waitpid(child, 0)
 
 
-def test_a_process_that_may_not_be_looked_into_is_told_as_such() -> None:
-    """As for a daemon whose rights are bounded: asked by a process that has given up its capabilities."""
+def test_a_process_that_may_not_be_inspected_is_reported_as_such() -> None:
+    """The case of a daemon with bounded rights: asked by a process that has given up its capabilities."""
     source = (
         "import os, sys; from engine.leaving.refusal import reasons, only_poured; os.setresgid(1, 1, 1); os.setresuid(1, 1, 1);"
         "pid = int(sys.argv[1]); print([*reasons(pid), *only_poured(pid)])"

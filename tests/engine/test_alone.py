@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from engine.context.capture import capture
-from engine.context.context import BadContext, Context
+from engine.context.checked import BadContext
+from engine.context.context import Context
 from engine.mappings.mappings import read_mappings
 from engine.memory.alone import MOST, SharedObject, name_at_home, named
 from kernel_helpers.inspection.sharing import MAPPED, OPEN, who_has
@@ -57,7 +58,7 @@ def test_objects_that_cannot_be_are_refused(context: Context, objects: list[Shar
         Context.from_wire(replace(context, objects=tuple(objects)).to_wire())
 
 
-def test_each_object_is_told_once_and_who_else_has_it() -> None:
+def test_each_object_is_listed_once_with_its_other_holders() -> None:
     before = {one.name for one in named(os.getpid(), read_mappings(os.getpid()))[1]}
     first, second = mmap.mmap(-1, 2 * PAGE), mmap.mmap(-1, PAGE)
     file = os.memfd_create("held")

@@ -1,4 +1,4 @@
-"""Which interceptor this kernel can serve."""
+"""The interceptors that this kernel can serve."""
 
 from __future__ import annotations
 

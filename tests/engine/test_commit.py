@@ -2,7 +2,7 @@
 
 The model: a decider, a candidate, and conversations between them, each of them two queues. What may happen next, happens, in every order:
 a message arrives, one side takes its next step, a conversation breaks (what is under way in it is gone, each side learns of it later), a
-commit is said again although nothing was lost, somebody has waited for too long, somebody dies. All states are looked at.
+commit is repeated although nothing was lost, one side has waited too long, one side dies. All states are checked.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class World:
     faults: int = 0
     killed: bool = False
     silence: bool = False
-    """somebody gave up waiting: only when the other side cannot speak"""
+    """one side gave up waiting: only when the other side cannot speak"""
 
     def talk(self, index: int, **changes: object) -> World:
         talks = list(self.talks)
@@ -152,7 +152,7 @@ def worlds() -> tuple[set[World], set[World]]:
     return every_world()
 
 
-def test_at_most_one_copy_runs_whatever_happens(worlds: tuple[set[World], set[World]]) -> None:
+def test_at_most_one_copy_runs_in_every_state(worlds: tuple[set[World], set[World]]) -> None:
     found, _ = worlds
     assert len(found) > 1000
     both = [world for world in found if world.holder_runs and world.copy_runs]
@@ -165,8 +165,8 @@ def test_the_copy_runs_only_when_it_was_decided(worlds: tuple[set[World], set[Wo
     assert not [world for world in found if world.holder_runs and world.holder_gone]
 
 
-def test_nothing_is_lost_unless_somebody_dies(worlds: tuple[set[World], set[World]]) -> None:
-    """Conversations may break as often as they like."""
+def test_nothing_is_lost_unless_one_side_dies(worlds: tuple[set[World], set[World]]) -> None:
+    """Conversations may break any number of times."""
     _, ends = worlds
     alive = [world for world in ends if not world.killed]
     assert alive
@@ -175,7 +175,7 @@ def test_nothing_is_lost_unless_somebody_dies(worlds: tuple[set[World], set[Worl
         assert world.copy_runs == (world.decider in (Decider.DECIDED, Decider.OVER)), world
 
 
-def test_who_dies_takes_no_more_than_his_own_with_him(worlds: tuple[set[World], set[World]]) -> None:
+def test_a_death_loses_only_the_dead_sides_own_process(worlds: tuple[set[World], set[World]]) -> None:
     """Before the decision the process runs where it was, if that is there still; no copy stays for ever."""
     _, ends = worlds
     for world in ends:

@@ -1,4 +1,4 @@
-"""Seccomp filters of a program's own: read, judged whether they can go along, and no hindrance to whoever looks."""
+"""A program's own seccomp filters: they are read, judged whether they can move along, and do not hinder the examination."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from engine.context.capture import capture
+from engine.context.checked import BadContext
 from engine.context.confinement import IN_IMAGES, chain, lets_sleeps_go_on, obstacle, unfit
-from engine.context.context import BadContext, Context
+from engine.context.context import Context
 from engine.leaving import peculiar
 from engine.leaving.refusal import only_poured, why_not
 from kernel_helpers.calls.filter import program as own_program
@@ -51,7 +52,7 @@ def filtered(how: str, place: Path) -> Iterator[subprocess.Popen[bytes]]:
         ("logs", "SECCOMP_FILTER_FLAG_LOG"),
     ],
 )
-def test_those_that_ask_or_tell_others_are_named(how: str, words: str | None, tmp_path: Path) -> None:
+def test_filters_that_notify_another_process_are_named(how: str, words: str | None, tmp_path: Path) -> None:
     with filtered(how, tmp_path) as child:
         assert why_not(child.pid) is None
         asked = peculiar.ask(child.pid)
@@ -68,7 +69,7 @@ def test_strict_mode_is_seen_without_a_touch(tmp_path: Path) -> None:
         assert reason is not None and "strict mode" in reason
 
 
-def test_what_is_read_is_what_was_set_and_goes_over_the_wire(tmp_path: Path) -> None:
+def test_filters_read_are_those_set_and_survive_the_wire(tmp_path: Path) -> None:
     with filtered("many", tmp_path) as child:
         with seize(child.pid) as frozen:
             found, context = chain(child.pid), capture(frozen)
@@ -84,7 +85,7 @@ def test_what_is_read_is_what_was_set_and_goes_over_the_wire(tmp_path: Path) -> 
         assert child.wait(10) == 0
 
 
-def test_one_who_looks_neither_ends_nor_stretches_a_sleep_that_may_not_go_on(tmp_path: Path) -> None:
+def test_an_examination_neither_ends_nor_extends_a_sleep_that_may_not_restart(tmp_path: Path) -> None:
     """Its filter kills it at a restart_syscall, which the kernel makes of a sleep that a stop has interrupted."""
     with filtered("white", tmp_path) as child:
         (tmp_path / "go").touch()
@@ -98,7 +99,7 @@ def test_one_who_looks_neither_ends_nor_stretches_a_sleep_that_may_not_go_on(tmp
         assert child.stdout.read().startswith(b"slept for as long as it wanted\n")
 
 
-def test_the_end_of_a_filter_says_what_it_may_return() -> None:
+def test_the_end_of_a_filter_lists_its_possible_results() -> None:
     assert unfit(ALLOW) is None
     assert unfit(returns(0x06, 0x00050001) + ALLOW) is None
     assert "computes" in str(unfit(returns(0x16, 0)))
@@ -111,7 +112,7 @@ def test_farhomes_own_filter_is_judged_as_its_own_evaluation_does() -> None:
     assert not lets_sleeps_go_on([(ALLOW, returns(0x06, 0x00050001))])
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may look past filters")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may bypass filters")
 def test_threads_of_one_process_may_have_different_ones(tmp_path: Path) -> None:
     with filtered("threads", tmp_path) as child:
         assert why_not(child.pid) is None and peculiar.ask(child.pid) is None

@@ -13,10 +13,11 @@ from engine.context import capture
 from engine.criu import criu, images
 from engine.criu.forkcopy import fork_copy
 from engine.pour.arrival import drop_capabilities, install_filter
-from kernel_helpers.errors import FarhomeError
-from kernel_helpers.process import inject, seizing
+from kernel_helpers.common.errors import FarhomeError
+from kernel_helpers.process import seizing
+from kernel_helpers.process.injection import native
 from kernel_helpers.process.syscalls import SYS
-from remote.sandbox import Sandbox
+from remote.sandbox.sandbox import Sandbox
 from tests.engine.support import (
     PYTHON_COUNTER,
     counts_on,
@@ -67,7 +68,7 @@ def test_process_goes_on_in_a_sandbox_with_its_own_ids(kind: str, user: str | No
             for key in ("SigCgt", "SigIgn", "NoNewPrivs", "Name"):
                 assert away[key] == home[key], key
             assert who(guest.pid) == who(program.pid)
-            assert set(away["Uid"].split()).isdisjoint(home["Uid"].split()), "it is somebody here"
+            assert set(away["Uid"].split()).isdisjoint(home["Uid"].split()), "its ids are in use here"
             assert int(away["CapEff"], 16) == int(away["CapPrm"], 16) == 0
             assert list(program.report(guest.pid).count) == at_freeze, "it ran before it was let go"
             guest.detach()
@@ -91,7 +92,7 @@ def test_hop_takes_a_guest_and_leaves_its_filter(user: str | None, counter: str,
                 assert _status(thread)["Seccomp_filters"] == "1" and _status(thread)["NoNewPrivs"] == "0"
             guest.detach()
             counts_on(program, guest.pid, threads=3)
-            images_of(guest.pid, tmp_path / "second", here, inject.PTRACE_O_SUSPEND_SECCOMP)
+            images_of(guest.pid, tmp_path / "second", here, native.PTRACE_O_SUSPEND_SECCOMP)
             counts_on(program, guest.pid, threads=3)
             assert _status(guest.pid)["Seccomp_filters"] == "1"
             with restored(program.pid, shown, tmp_path / "second") as (_, again):
@@ -103,7 +104,7 @@ def test_hop_takes_a_guest_and_leaves_its_filter(user: str | None, counter: str,
             os.close(listener)
 
 
-def test_listener_is_told_of_the_guests_calls(tmp_path: Path) -> None:
+def test_the_listener_is_notified_of_the_guests_calls(tmp_path: Path) -> None:
     source = """
 import ctypes, os
 count = (ctypes.c_long * 16)()

@@ -14,7 +14,7 @@ import pytest
 from engine.files import files
 from engine.files.files import HashCache, MappedFile, mapped_files
 from engine.mappings.mappings import SPECIAL
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.inspection import places
 
 CONTENT = b"content of a library " * 5000
@@ -44,7 +44,7 @@ def test_all_mapped_files_and_the_program_are_found() -> None:
         process.communicate()
 
 
-def test_what_was_hashed_is_sent_whatever_becomes_of_the_name(tmp_path: Path) -> None:
+def test_the_hashed_file_is_sent_even_if_its_name_changes(tmp_path: Path) -> None:
     """The process unmaps the file, and its user puts a link to another in its place: neither that nor anything by name is opened."""
     path, secret = tmp_path / "mapped", tmp_path / "secret"
     path.write_bytes(CONTENT)
@@ -76,7 +76,7 @@ def test_what_was_hashed_is_sent_whatever_becomes_of_the_name(tmp_path: Path) ->
 
 
 def test_replaced_file_is_hashed_as_it_is_mapped(tmp_path: Path) -> None:
-    """What is mapped counts, not what has come to that path since; a deleted one travels in the images instead."""
+    """The mapped file counts, not a later file of that path; a deleted one travels in the images instead."""
     path = tmp_path / "mapped"
     path.write_bytes(CONTENT)
     source = f"import mmap\nf=open({str(path)!r},'rb');m=mmap.mmap(f.fileno(),0,prot=1,flags=2)\nprint(1,flush=True);input()"
@@ -116,9 +116,9 @@ def test_unsound_description_is_refused(change: dict[str, object]) -> None:
         MappedFile.from_wire({**described("/x").to_wire(), **change})
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_mappings_that_have_files_are_those_of_proc(is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the kernel is asked for them, or says all: shared ones, without a name, with a strange one, executable, and none."""
+@pytest.mark.parametrize("kernel_selects", [True, False])
+def test_mappings_that_have_files_are_those_of_proc(kernel_selects: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the kernel returns only these or all mappings: shared ones, without a name, with a strange one, executable, and none."""
     strange = tmp_path / "a b\nc (deleted)"
     strange.write_bytes(bytes(3 * 4096))
     lost = tmp_path / "lost"
@@ -131,7 +131,7 @@ def test_mappings_that_have_files_are_those_of_proc(is_told: bool, tmp_path: Pat
         ):  # fmt: skip
             opened.enter_context(made)
         lost.unlink()
-        if not is_told:
+        if not kernel_selects:
             monkeypatch.setattr(places, "of_files", lambda pid: None)
         wanted = [m for m in files.mappings(os.getpid()) if m.inode]
         assert files.named_mappings(os.getpid()) == wanted
@@ -140,15 +140,15 @@ def test_mappings_that_have_files_are_those_of_proc(is_told: bool, tmp_path: Pat
         assert found[f"{lost} (deleted)"].permissions == "rw-s"
 
 
-def test_what_may_be_executed_is_told_as_proc_has_it() -> None:
-    told = places.of_instructions(os.getpid())
+def test_executable_mappings_are_those_of_proc() -> None:
+    listed = places.of_instructions(os.getpid())
     wanted = [(m.start, m.end) for m in files.mappings(os.getpid()) if "x" in m.permissions and m.path != "[vsyscall]"]
-    if told is None:
-        pytest.skip("this kernel tells none of its own (before Linux 6.11)")
-    assert [(m.start, m.end) for m in told] == wanted
+    if listed is None:
+        pytest.skip("this kernel cannot list them by itself (before Linux 6.11)")
+    assert [(m.start, m.end) for m in listed] == wanted
 
 
-def test_who_has_ended_has_no_mappings() -> None:
+def test_an_ended_process_has_no_mappings() -> None:
     pid = os.posix_spawn("/bin/true", ["true"], {})
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert files.mappings(pid) == files.named_mappings(pid) == []
@@ -164,5 +164,5 @@ def test_memory_without_a_file_is_that_of_maps(tmp_path: Path) -> None:
         mmap.mmap(file.fileno(), 8192, access=mmap.ACCESS_READ),
         mmap.mmap(-1, 8192),
     ):
-        told = files.mappings(os.getpid())
-        assert files.anonymous_spans(os.getpid()) == [(m.start, m.end) for m in told if not m.inode and m.path not in SPECIAL]
+        listed = files.mappings(os.getpid())
+        assert files.anonymous_spans(os.getpid()) == [(m.start, m.end) for m in listed if not m.inode and m.path not in SPECIAL]

@@ -12,7 +12,7 @@ import pytest
 
 from engine.criu import forkcopy
 from engine.criu.forkcopy import fork_copy
-from kernel_helpers.errors import MoveRefused
+from kernel_helpers.common.errors import MoveRefused
 from kernel_helpers.process import seizing
 from tests.engine.support import counts_on, descendants, eventually, running
 
@@ -40,15 +40,15 @@ def test_copy_is_stopped_whole_and_without_descriptors(counter: str) -> None:
 
 @pytest.mark.alone
 def test_every_thread_of_the_copy_has_stopped(counter: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though its processor is somebody else's: CRIU waits in vain for a thread that it seizes just before that stops."""
+    """Even if another process has its processor: CRIU waits in vain for a thread that it seizes just before that thread stops."""
     stop, states = forkcopy._stop_and_let_go, ""
 
-    def stop_and_look(source: seizing.Frozen, copy: seizing.Frozen) -> None:
+    def stop_and_record(source: seizing.Frozen, copy: seizing.Frozen) -> None:
         nonlocal states
         stop(source, copy)
         states = "".join(Path(f"/proc/{tid}/stat").read_text().rsplit(")", 1)[1].split()[0] for tid in copy.threads)
 
-    monkeypatch.setattr(forkcopy, "_stop_and_let_go", stop_and_look)
+    monkeypatch.setattr(forkcopy, "_stop_and_let_go", stop_and_record)
     there = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
     with subprocess.Popen([*there, "sh", "-c", "while :; do :; done"]) as other:
         try:
@@ -92,15 +92,15 @@ import os, signal, sys
 from engine.criu.forkcopy import fork_copy
 from kernel_helpers.process import seizing
 copy = fork_copy(seizing.seize(int(sys.argv[1])))
-print(copy.pid, copy.keeper.tid, flush=True)
+print(copy.pid, copy.intermediate.tid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     with running([counter, "4"]) as program:
         result = subprocess.run([sys.executable, "-c", source, str(program.pid)], cwd=ROOT, stdout=subprocess.PIPE, timeout=30, check=False)
-        copy, keeper = (int(word) for word in result.stdout.split())
+        copy, intermediate = (int(word) for word in result.stdout.split())
         assert result.returncode == -signal.SIGKILL
         counts_on(program, threads=4)
-        for pid in (copy, keeper):
+        for pid in (copy, intermediate):
             eventually(lambda pid=pid: _is_gone(pid), what=f"the end of {pid}")  # type: ignore[misc]
         assert program.report().children == 0
 
@@ -125,7 +125,7 @@ def test_process_killed_while_its_copy_exists(counter: str) -> None:
     assert descendants() == before
 
 
-def test_memory_that_fork_does_not_pass_on_is_told() -> None:
+def test_memory_that_fork_does_not_pass_on_is_reported() -> None:
     source = """
 import mmap, time
 m = mmap.mmap(-1, 65536, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); m.madvise(mmap.MADV_DONTFORK)

@@ -1,4 +1,4 @@
-"""Which memory travels beside the images, and what of a peer's word about it is refused."""
+"""Memory that travels beside the images, and refusals of a peer's false description of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from engine.files.files import FileMapping
 from engine.memory.hollow import LEAST, MOST_RANGES, choose, from_wire, to_wire
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 
 BASE = 0x7F0000000000
 

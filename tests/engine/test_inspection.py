@@ -10,13 +10,13 @@ import pytest
 
 from engine.criu import images, inspection
 from engine.criu.images import Entry
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from tests.engine.support import counts_on, images_of, running
 
 
 @pytest.fixture(scope="module")
 def dumped(tmp_path_factory: pytest.TempPathFactory, counter: str) -> Path:
-    """Of a process with three threads."""
+    """Images of a process with three threads."""
     directory = tmp_path_factory.mktemp("dumped") / "images"
     with running([counter, "3"], "farhome-a") as program:
         counts_on(program, threads=3)
@@ -40,14 +40,14 @@ def _change(directory: Path, name: str, kind: str, change: Callable[[list[Entry]
     images.store(path, kind, entries)
 
 
-def test_what_we_dump_is_taken_as_it_is(dumped: Path, arrived: Path) -> None:
+def test_an_own_dump_is_accepted_unchanged(dumped: Path, arrived: Path) -> None:
     threads = inspection.inspect(arrived, _pid(dumped))
     assert len(threads) == 3
     assert {path.name: path.read_bytes() for path in arrived.iterdir()} == {path.name: path.read_bytes() for path in dumped.iterdir()}
 
 
 def test_a_second_process_is_refused(arrived: Path) -> None:
-    """It would run as soon as it is restored: nobody would stop it, and no filter of ours would bind it."""
+    """It would run as soon as it is restored: it would not be stopped, and no filter of ours would bind it."""
     pid = _pid(arrived)
     for kind in ("core", "mm", "pagemap", "ids", "fs"):
         shutil.copy(arrived / f"{kind}-{pid}.img", arrived / f"{kind}-4242.img")
@@ -162,7 +162,7 @@ def test_every_field_that_is_not_listed_is_refused(dumped: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize(("name", "kind"), _FILLED)
-def test_a_field_that_nobody_knows_is_refused(arrived: Path, name: str, kind: str) -> None:
+def test_an_unknown_field_is_refused(arrived: Path, name: str, kind: str) -> None:
     pid = _pid(arrived)
     path = arrived / name.replace("PID", str(pid))
     data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What is planned for a stub's mappings: pure, so every case can be written down."""
+"""The plan for a stub's mappings: a pure function, so every case can be written down."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ READ, WRITE = 1, 2
 
 
 def anonymous(start: int, end: int, prot: int = READ | WRITE, flags: str = "", own: int = PAGE) -> Mapping:
-    """In pages."""
+    """Returns an anonymous mapping; its place is given in pages."""
     return Mapping(start * PAGE, end * PAGE, prot, MAP_PRIVATE, 0, "", False, frozenset(flags.split()), own)
 
 
 def file(start: int, end: int, offset: int = 0, path: str = "/a", prot: int = READ, sharing: int = MAP_PRIVATE,
          flags: str = "", own: int = 0) -> Mapping:  # fmt: skip
-    """In pages."""
+    """Returns a mapping of a file; its place and offset are given in pages."""
     return Mapping(
         start * PAGE, end * PAGE, prot, sharing, offset * PAGE, path, True, frozenset(flags.split()), own
     )  # fmt: skip
@@ -49,7 +49,7 @@ def test_same_files_stay_and_memory_is_made() -> None:
     assert plan.pages == (PageRange(*span(1, 5)), PageRange(*span(10, 12)))
 
 
-def test_what_the_program_unmapped_goes_and_reserved_stays() -> None:
+def test_unmapped_memory_is_removed_and_reserved_memory_stays() -> None:
     stub = [file(1, 5), anonymous(20, 22), file(899, 900, path="/b"), STUB_OWN]
     plan = make_plan(stub, [file(1, 2), file(3, 5, offset=2, prot=READ | WRITE)], RESERVED)
     assert plan.remove == (span(2, 3), span(20, 22), span(899, 900))
@@ -71,7 +71,7 @@ def test_another_offset_or_file_at_the_same_address_is_not_kept() -> None:
 
 
 def test_parts_of_a_file_that_follow_one_another_are_duplicated_together() -> None:
-    """As a library: the stub has it as a whole, aside."""
+    """The case of a library: the stub has it as a whole, aside."""
     stub = [file(700, 710), file(100, 101, path="/b"), special(105, 106), file(711, 712, path="/c"), file(713, 714, path="/d")]
     wanted = [
         file(20, 22), file(22, 25, offset=2, prot=5), file(25, 27, offset=5), file(28, 29, offset=7, flags="ac"),

@@ -1,4 +1,4 @@
-"""What a program has set about itself and no move carries is named before anything is tried, and the program does not notice the look."""
+"""Settings of a program about itself that no move carries are named before anything is tried; the program does not notice the check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from engine.leaving.peculiar import ask
 from engine.leaving.refusal import passes, reasons, shares_memory
 from kernel_helpers.calls.settings import parse, settings
-from kernel_helpers.errors import MoveRefused
+from kernel_helpers.common.errors import MoveRefused
 from tests.programs.build import program
 
 SECONDS = 30
@@ -34,7 +34,7 @@ def peculiar(how: str, seconds: float = SECONDS) -> Iterator[subprocess.Popen[by
                 pytest.skip(f"this machine has no {how}")
             assert line == b"ready\n"
             yield child
-            time.sleep(0.05)  # it looks at itself every 2 ms
+            time.sleep(0.05)  # it checks its state every 2 ms
             for name in ("go", "end"):
                 (Path(place) / name).touch()
             assert child.wait(60) == 0, "it is not what it was"
@@ -43,7 +43,7 @@ def peculiar(how: str, seconds: float = SECONDS) -> Iterator[subprocess.Popen[by
 
 
 def why(pid: int) -> list[str]:
-    """As moscheck has it."""
+    """Returns the reasons as moscheck finds them."""
     found = list(reasons(pid))
     if not found:
         try:
@@ -69,7 +69,7 @@ def why(pid: int) -> list[str]:
         ("clone", "it shares its memory with process"),
     ],
 )
-def test_what_no_move_carries_is_named(how: str, words: str) -> None:
+def test_settings_that_no_move_carries_are_named(how: str, words: str) -> None:
     with peculiar(how) as child:
         found = why(child.pid)
         assert len(found) == 1, found
@@ -78,7 +78,7 @@ def test_what_no_move_carries_is_named(how: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["trap", "ignored"])
-def test_actions_for_traps_outlive_many_looks(how: str) -> None:
+def test_actions_for_traps_outlive_many_examinations(how: str) -> None:
     with peculiar(how) as child:
         for _ in range(50):
             assert why(child.pid) == []
@@ -94,8 +94,8 @@ def test_the_two_that_share_memory_in_a_vfork_wait_for_the_new_program() -> None
             assert passes(found[-1]) or passes(found[0])
 
 
-def test_who_executes_programs_all_the_time_shares_memory_for_moments_only() -> None:
-    """However the moments of the look fall."""
+def test_a_process_that_constantly_executes_shares_memory_only_for_moments() -> None:
+    """At any moment of the examination."""
     source = "import os\nwhile True: os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)"
     with subprocess.Popen([sys.executable, "-c", source]) as spawner:
         try:

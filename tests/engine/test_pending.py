@@ -6,6 +6,7 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,9 @@ import pytest
 
 from engine.context.capture import pending_signals
 from engine.signals.pending import put, put_first, settled, take
+from engine.signals.ticks import overruns_of
 from kernel_helpers.process import seizing, tracing
-from kernel_helpers.process.inject import SIGINFO_SIZE
+from kernel_helpers.process.injection.native import SIGINFO_SIZE
 from kernel_helpers.process.syscalls import SYS
 
 USR1, STOP, TSTP, CONT = signal.SIGUSR1, signal.SIGSTOP, signal.SIGTSTP, signal.SIGCONT
@@ -43,7 +45,7 @@ def test_whom_a_signal_is_for_is_kept() -> None:
 
 
 @pytest.mark.parametrize("sent", [(STOP, CONT), (STOP,), (STOP, CONT, USR1)])
-def test_what_is_taken_from_a_process_and_put_back_does_what_it_would_have_done(sent: tuple[int, ...]) -> None:
+def test_signals_taken_from_a_process_and_put_back_have_their_effect(sent: tuple[int, ...]) -> None:
     with subprocess.Popen(["sleep", "100"]) as process:
         try:
             frozen = seizing.seize(process.pid)
@@ -106,8 +108,8 @@ def values(pid: int) -> list[int]:
     return [int.from_bytes(one[24:32], "little") for one in pending_signals(pid, True)]
 
 
-def test_all_that_waits_is_found_though_signals_come_to_who_looks() -> None:
-    """Each ends the kernel's look at the queue early (ptrace_peek_siginfo)."""
+def test_all_pending_signals_are_found_although_the_examiner_gets_signals() -> None:
+    """Each signal ends the kernel's listing of the queue early (ptrace_peek_siginfo)."""
     came = []
     before = signal.signal(USR1, lambda number, frame: came.append(number))
     sends = f"while kill -USR1 {os.getpid()}; do :; done"
@@ -123,7 +125,7 @@ def test_all_that_waits_is_found_though_signals_come_to_who_looks() -> None:
             signal.signal(USR1, before)
 
 
-def test_what_was_taken_comes_before_what_has_come_meanwhile() -> None:
+def test_taken_signals_come_before_those_that_arrived_meanwhile() -> None:
     with standing() as frozen:
         send(frozen.pid, 1)
         send(frozen.pid, 2)
@@ -133,7 +135,39 @@ def test_what_was_taken_comes_before_what_has_come_meanwhile() -> None:
         assert values(frozen.pid) == [1, 2, 3]
 
 
-def test_what_waited_for_a_thread_that_has_ended_is_gone() -> None:
+TICKS = """if 1:
+    import ctypes, signal, sys, threading, time
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
+    libc.timer_create(1, None, ctypes.byref(timer))
+    libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, int(sys.argv[1]), 0, int(sys.argv[1])), None)
+    for _ in range(int(sys.argv[2])):
+        threading.Thread(target=time.sleep, args=[100], daemon=True).start()
+    print('up', flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("nanoseconds", "threads"), [(20_000, 0), (1_000_000, 2)])
+def test_a_tick_that_is_put_back_when_its_timer_has_expired_again_reports_that_too(nanoseconds: int, threads: int) -> None:
+    with subprocess.Popen([sys.executable, "-c", TICKS, str(nanoseconds), str(threads)], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"up\n"
+            frozen, began = seizing.seize(process.pid), time.monotonic()
+            for _ in range(50):
+                taken = take(frozen)
+                time.sleep(nanoseconds / 1e9 * 3)
+                put(frozen, taken)
+            expired, taken_count = (time.monotonic() - began) * 1e9 / nanoseconds, 0
+            for _ in range(2):  # of each timer one is taken at a time
+                taken_count += sum(1 + overruns_of(info) for _, info in take(frozen))
+            assert taken_count >= 0.98 * expired - 2
+            frozen.detach()
+        finally:
+            process.kill()
+
+
+def test_signals_pending_for_an_ended_thread_are_dropped() -> None:
     with standing() as frozen:
         send(frozen.pid, 1)
         taken = take(frozen)

@@ -1,4 +1,4 @@
-"""Whoever wants a process away must have all of its rights: each right that a process can have more is seen, on real processes."""
+"""A user who moves a process must have all of its rights: each right that a process can have in addition is seen, on real processes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from deputy.beginning import Beginning, program_of
+from deputy.moves.beginning import Beginning, program_of
 from engine.leaving.permission import CAPABILITIES, ROOT, SETUID, THREADS_DIFFER, UNREADABLE, Owner, is_secure, may_leave
 from engine.leaving.refusal import reasons
-from kernel_helpers.errors import MoveRefused
+from kernel_helpers.common.errors import MoveRefused
 from tests.programs.privileged import copy_into
 
 UID, GID, FRIENDS = 61001, 61002, 61003
@@ -24,7 +24,7 @@ MINE = Owner(UID, GID, (FRIENDS,))
 
 @pytest.fixture
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory that everybody enters, with copies of the program whose files have rights."""
+    """A directory that all users may enter, with copies of the program whose files have rights."""
     made = Path(f"/tmp/rights-{os.getpid()}")
     made.mkdir()
     made.chmod(0o777)
@@ -78,11 +78,13 @@ class Running:
         ("setuid", "stay", ("--no-new-privs",), None),
     ],
 )
-def test_what_goes_beyond_its_user_stays(place: Path, name: str, how: str, words: tuple[str, ...], reason: str | None) -> None:
+def test_a_process_with_more_rights_than_its_user_stays(
+    place: Path, name: str, how: str, words: tuple[str, ...], reason: str | None
+) -> None:
     with Running(place, name, how, *words) as pid:
-        told = may_leave(pid, [MINE])
-        assert told is None if reason is None else told is not None and reason in told, told
-        assert may_leave(pid, [ROOT, MINE]) == may_leave(pid, [MINE, ROOT]) == told, "whoever else may: all must"
+        refusal = may_leave(pid, [MINE])
+        assert refusal is None if reason is None else refusal is not None and reason in refusal, refusal
+        assert may_leave(pid, [ROOT, MINE]) == may_leave(pid, [MINE, ROOT]) == refusal, "all users in the list need the rights"
         assert may_leave(pid, [ROOT]) is None
 
 
@@ -135,7 +137,7 @@ def test_a_program_that_is_to_begin_away_is_asked_before_its_first_instruction(p
         child.stdin.flush()
         end = time.monotonic() + 10
         while not beginning.is_over:
-            beginning.look()
+            beginning.poll()
             assert time.monotonic() < end
             time.sleep(0.001)
         try:

@@ -1,4 +1,4 @@
-"""Who takes memory that follows a process, and who sees to it that all of it comes."""
+"""The receiver of memory that follows a process, and the side that ensures that all of it arrives."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from deputy.memory_late import Pledge
+from deputy.moves.memory_late import LateMemory
 from engine.mappings.layout import Span
 from engine.pour import postcopy, precopy
 from kernel_helpers.pages.pages import GUARD_INSTALL, guards, knows_guards, own_bytes
 from kernel_helpers.postcopy.postcopy import Given, Sink, give_pages
 from kernel_helpers.process import seizing
-from kernel_helpers.stream.stream import Connection, open_sealed
+from kernel_helpers.stream.stream import Connection, open_encrypted
 from tests.engine.support import PYTHON
 from tests.engine.test_precopy import BIG, process
 from wire.waking import ready
@@ -38,7 +38,7 @@ def watched() -> Iterator[tuple[int, int, list[Span]]]:
         yield big.pid, userfaultfd, areas
 
 
-def test_a_taker_may_be_closed_while_it_is_looked_after() -> None:
+def test_a_taker_may_be_closed_while_it_is_served() -> None:
     with watched() as (pid, userfaultfd, areas):
         taker, over = postcopy.Taker(pid, userfaultfd), threading.Event()
         taker.guard(areas)
@@ -52,20 +52,20 @@ def test_a_taker_may_be_closed_while_it_is_looked_after() -> None:
 @pytest.mark.parametrize("follows", [False, True])
 def test_a_deputy_that_dies_takes_with_it_only_a_process_that_lacks_memory(follows: bool) -> None:
     with watched() as (pid, userfaultfd, areas):
-        pledge = Pledge(pid, userfaultfd, areas, may_follow=True)
-        keeper = pledge._keeper
+        late = LateMemory(pid, userfaultfd, areas, may_follow=True)
+        keeper = late._guard
         assert keeper is not None
         assert keeper.stdin is not None
         if follows:
-            pledge._arm()
+            late._arm_guard()
         keeper.stdin.close()  # as the end of the deputy does
         assert keeper.wait(10) == 0
         with os.fdopen(os.pidfd_open(pid)) as handle:
             assert bool(ready([handle.fileno()], 10.0 if follows else 0.5)) is follows
         assert keeper.stdout is not None
         keeper.stdout.close()
-        pledge._keeper = None
-        pledge.forgo()
+        late._guard = None
+        late.forgo()
 
 
 PAGES, AT, THERE = 32, 0x200000000000, 0x300000000000
@@ -94,7 +94,7 @@ for line in sys.stdin:
 
 
 class Keeper:
-    """A process with PAGES pages at AT: each tells its number, from 1 on. It executes lines of Python, each in a thread."""
+    """A process with PAGES pages at AT: each holds its number, from 1 on. It executes lines of Python, each in a thread."""
 
     def __init__(self, running: subprocess.Popen[str]) -> None:
         self.pid = running.pid
@@ -154,17 +154,17 @@ class Following:
         self._giving: threading.Thread | None = None
 
     def serve(self) -> None:
-        """From now on it is looked after."""
+        """Starts to serve its pages."""
         self._serving.start()
 
     def follow(self) -> None:
-        """From now on they come."""
+        """Starts to send the pages."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ours = socket.create_connection(listener.getsockname())
             self.follow_by(ours, listener.accept()[0])
 
     def follow_by(self, ours: Connection, theirs: Connection) -> None:
-        """From now on they come, sent to `ours`, by `theirs`."""
+        """Starts to send the pages to `ours`, by `theirs`."""
         self.sink.attach(theirs)
         self._giving = threading.Thread(target=self._give, args=(ours,))
         self._giving.start()
@@ -174,7 +174,7 @@ class Following:
             give_pages(self.left.pid, connection, 15.0, self._stop, Given())
 
     def finish(self) -> None:
-        """Until all have come."""
+        """Waits until all pages have come."""
         for thread in (self._giving, self._serving):
             if thread is not None and thread.ident:
                 thread.join(20)
@@ -205,7 +205,7 @@ def following() -> Iterator[Following]:
 
 
 def test_pages_come_that_are_of_two_mappings_by_now(following: Following) -> None:
-    """A program that protects a part of a mapping makes two of it, of which nobody is told."""
+    """A program that protects a part of a mapping splits it, which no event reports."""
     following.serve()
     following.process.does(f"not libc.mprotect({AT + (PAGES // 2 << 12)}, {PAGES // 2 << 12}, 1)")
     following.follow()
@@ -236,7 +236,7 @@ def test_pages_come_to_where_others_wait_for_them_already(following: Following) 
     assert process.pages(THERE) == ALL
 
 
-def test_who_waits_for_a_page_that_is_given_back_waits_no_more(following: Following) -> None:
+def test_a_wait_for_a_page_ends_when_the_page_is_given_back(following: Following) -> None:
     """Not for the others of the process's pages either."""
     following.serve()
     following.process.ask(f"page(3, {AT})")
@@ -263,10 +263,10 @@ def bursts() -> Iterator[tuple[Connection, Connection]]:
     for carrier in carriers:
         carrier.start()
     greeted: list[Connection] = []
-    greeting = threading.Thread(target=lambda: greeted.append(open_sealed(receiver, b"s" * 32, None, 20.0)))
+    greeting = threading.Thread(target=lambda: greeted.append(open_encrypted(receiver, b"s" * 32, None, 20.0)))
     greeting.start()
     try:
-        caller = open_sealed(sender, b"s" * 32, "page", 20.0)
+        caller = open_encrypted(sender, b"s" * 32, "page", 20.0)
         greeting.join(20)
         yield caller, greeted[0]
     finally:
@@ -279,8 +279,8 @@ def bursts() -> Iterator[tuple[Connection, Connection]]:
         far.close()
 
 
-def test_pages_that_have_come_with_others_are_not_left_where_nobody_looks(following: Following) -> None:
-    """What an encrypted connection has taken from its socket, that does not tell of any more."""
+def test_pages_that_arrived_with_others_are_not_left_in_the_connection(following: Following) -> None:
+    """Covers pages that an encrypted connection has already taken from its socket, which no longer polls as readable."""
     following.left.does(f"not libc.madvise({AT + (PAGES // 2 << 12)}, {PAGES // 2 << 12}, {DONTNEED})")
     with bursts() as (ours, theirs):
         following.serve()

@@ -1,4 +1,4 @@
-"""What may go ahead of a process, and what of it is still good in the end."""
+"""Memory that may be sent ahead of a process, and which of it is still valid in the end."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_mappings_that_touch_go_as_one() -> None:
     assert found == [(10, 40, False), (50, 60, False), (60, 70, True)]
 
 
-def test_what_is_kept_is_what_is_still_watched_and_not_spoilt() -> None:
+def test_only_watched_and_unspoilt_memory_is_kept() -> None:
     ahead = precopy.Ahead(os.getpid(), -1, [])
     ahead._history = precopy.History([(10 * PAGE, 20 * PAGE), (30 * PAGE, 40 * PAGE)])
     maps = [mapping(8, 12), mapping(14, 16, watched=False), mapping(16, 35)]
@@ -95,8 +95,8 @@ def test_what_is_kept_is_what_is_still_watched_and_not_spoilt() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [None, 5, [[1]], [["x", 2]], [[1, 4096]], [[4096, 4096]], [[8192, 12288], [4096, 8192]], [[0, 4096]], [[4096, 1 << 60]]]
+    "areas", [None, 5, [[1]], [["x", 2]], [[1, 4096]], [[4096, 4096]], [[8192, 12288], [4096, 8192]], [[0, 4096]], [[4096, 1 << 60]]]
 )
-def test_areas_that_cannot_be_are_refused(told: object) -> None:
+def test_areas_that_cannot_be_are_refused(areas: object) -> None:
     with pytest.raises(WireError):
-        precopy.spans(told)
+        precopy.spans(areas)

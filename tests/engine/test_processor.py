@@ -1,4 +1,4 @@
-"""What another node's processor must have so that a process can go on there, and how it is told when it has not."""
+"""The processor features that another node must have so that a process can go on there, and the message when it lacks some."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_same_processor_and_one_that_has_more_will_do() -> None:
         ({"xcr0": 0xE7, "xsave": 2696}, "n3's processor keeps other registers (XCR0 0xe7, 2696 bytes; at home 0x7, 832 bytes)"),
     ],
 )
-def test_one_that_lacks_anything_is_refused_in_one_sentence(changes: dict[str, object], sentence: str) -> None:
+def test_a_node_without_a_needed_feature_is_refused_in_one_sentence(changes: dict[str, object], sentence: str) -> None:
     assert why_unfit("n3", replace(HOME, **changes), HOME) == sentence  # type: ignore[arg-type]
 
 
@@ -37,7 +37,7 @@ def test_a_long_list_is_cut() -> None:
     assert why_unfit("n3", HOME, home) == "n3's processor lacks new0, new1, new2, new3, new4, new5 and 3 more"
 
 
-def test_this_machines_own_is_what_its_kernel_and_processor_say() -> None:
+def test_this_machines_description_matches_its_kernel_and_processor() -> None:
     own = own_processor()
     assert {"sse2", "cmov", "syscall"} <= own.flags
     assert not own.flags & IGNORED
@@ -48,7 +48,7 @@ def test_this_machines_own_is_what_its_kernel_and_processor_say() -> None:
     assert why_unfit("n2", own, own) is None
 
 
-def test_only_what_all_processors_have_counts(tmp_path: Path) -> None:
+def test_only_features_of_all_processors_count(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("vendor_id\t: Maker\nflags\t\t: sse2 avx smep\n\nvendor_id\t: Maker\nflags\t\t: sse2 smep erms\n")
     own = own_processor(cpuinfo)
@@ -62,10 +62,10 @@ def test_configured_flags_make_it_older_never_newer() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "received",
     [None, [], {}, {"vendor": "x", "flags": "sse", "xcr0": 1, "xsave": 1}, {"vendor": "x", "flags": ["a b"], "xcr0": 1, "xsave": 1},
      {"vendor": "x", "flags": ["sse"], "xcr0": None, "xsave": 1}, {"vendor": 1, "flags": ["sse"], "xcr0": 1, "xsave": 1}],
 )  # fmt: skip
-def test_nonsense_of_another_node_is_an_error(told: object) -> None:
+def test_nonsense_of_another_node_is_an_error(received: object) -> None:
     with pytest.raises(ValueError, match="processor"):
-        Processor.from_wire(told)
+        Processor.from_wire(received)

@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Watch:
-    """What is opened or read of some files and directories, by anybody."""
+    """Watches some files and directories for opens and reads by any process."""
 
     def __init__(self, *paths: Path) -> None:
         self._fd = _libc.inotify_init1(os.O_NONBLOCK)
@@ -52,17 +52,17 @@ def place(tmp_path: Path) -> Iterator[Path]:
             parent.chmod(parent.stat().st_mode | 0o011)
     tmp_path.chmod(0o755)
     yield tmp_path
-    subprocess.run(["umount", "-l", tmp_path / "mounted"], check=False, stderr=subprocess.DEVNULL)
+    subprocess.run(["umount", "-l", tmp_path / "mounted"], check=False, stderr=subprocess.DEVNULL, timeout=60)
 
 
 def asked(path: Path) -> list[MappedFile]:
-    """As a home asks: by a guess that is right, and one that is wrong."""
+    """Asks as a home does: by a guess that is right, and one that is wrong."""
     size = path.stat().st_size if path.exists() else 0
     right = path.read_bytes() if path.is_file() else b""
     return [MappedFile(str(path), len(right), hashlib.sha256(right).hexdigest()), MappedFile(str(path), size, "0" * 64)]
 
 
-def test_what_everybody_may_read_is_opened_and_nothing_is_that_only_some_may(place: Path) -> None:
+def test_only_files_that_all_users_may_read_are_opened(place: Path) -> None:
     modes = {"everybody": 0o644, "owner": 0o600, "group": 0o640, "nobody": 0o000}
     for name, mode in modes.items():
         (place / name).write_bytes(CONTENT)
@@ -86,7 +86,7 @@ def test_what_everybody_may_read_is_opened_and_nothing_is_that_only_some_may(pla
 def test_a_file_system_of_another_kind_is_not_even_entered(place: Path) -> None:
     for kind, options in (("proc", ""), ("sysfs", ""), ("tmpfs", "size=1m")):
         (place / "mounted").mkdir(exist_ok=True)
-        subprocess.run(["mount", "-t", kind, *(["-o", options] if options else []), kind, place / "mounted"], check=True)
+        subprocess.run(["mount", "-t", kind, *(["-o", options] if options else []), kind, place / "mounted"], check=True, timeout=60)
         if kind == "tmpfs":
             (place / "mounted" / "file").write_bytes(CONTENT)
         file = place / "mounted" / {"proc": "version", "sysfs": "kernel/profiling", "tmpfs": "file"}[kind]
@@ -99,7 +99,7 @@ def test_a_file_system_of_another_kind_is_not_even_entered(place: Path) -> None:
         else:
             with pytest.raises(PermissionError, match="another kind"):
                 find_public(str(file))
-        subprocess.run(["umount", place / "mounted"], check=True)
+        subprocess.run(["umount", place / "mounted"], check=True, timeout=60)
 
 
 FUSE = """
@@ -134,7 +134,7 @@ def test_a_file_system_that_is_a_program_is_asked_nothing(place: Path) -> None:
     assert set(said) <= {"26"}, said  # FUSE_INIT, which mount has asked
 
 
-def test_whoever_has_asked_is_themselves_again(place: Path) -> None:
+def test_the_asking_process_has_its_own_identity_again(place: Path) -> None:
     (place / "file").write_bytes(CONTENT)
     before = os.getgroups(), len(os.listdir("/proc/self/fd"))
     for name in ("file", "absent", "cache"):

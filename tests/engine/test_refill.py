@@ -1,4 +1,4 @@
-"""A process comes home from a copy of it that ran meanwhile, and cannot tell."""
+"""A process comes home from a copy of it that ran meanwhile, and does not notice it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ import msgpack
 import pytest
 
 from engine.context.capture import capture, send_pages
-from engine.context.context import BadContext, Context
+from engine.context.checked import BadContext
+from engine.context.context import Context
 from engine.mappings.layout import ReservedOverlap
 from engine.mappings.mappings import PAGE, read_mappings
 from engine.pour.refill import Refilled, RefillFailed, refill
@@ -52,7 +53,7 @@ def as_user(name: str) -> dict[str, object]:
 
 
 class Running:
-    """A program whose first line tells where its numbers are."""
+    """A program whose first line is the address of its numbers."""
 
     def __init__(self, process: subprocess.Popen[bytes], fields: int) -> None:
         assert process.stdout is not None
@@ -60,7 +61,7 @@ class Running:
         self.address = int(process.stdout.readline(), 16)
 
     def report(self, pid: int = 0) -> tuple[int, ...]:
-        """Its numbers as they are in it, or in its copy."""
+        """Returns the numbers in its memory, or in its copy's."""
         descriptor = os.open(f"/proc/{pid or self.pid}/mem", os.O_RDONLY)
         try:
             return struct.unpack(f"<{self.fields}Q", os.pread(descriptor, 8 * self.fields, self.address))
@@ -148,7 +149,7 @@ def round_trip(started: Running, meanwhile: Callable[[int], None] = lambda pid: 
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_process_goes_on_with_what_it_became_away(letters: Path, user: str) -> None:
+def test_the_process_goes_on_with_its_state_from_away(letters: Path, user: str) -> None:
     with shapes(letters, user) as started:
         started.runs()
         round_trip(started)
@@ -158,9 +159,10 @@ def test_process_goes_on_with_what_it_became_away(letters: Path, user: str) -> N
         assert not any(name.startswith("2000") for name in Path(f"/proc/{started.pid}/maps").read_text().splitlines())
 
 
-def test_fifty_round_trips(letters: Path) -> None:
+@pytest.mark.parametrize("times", [15, pytest.param(50, marks=pytest.mark.soak)])
+def test_many_round_trips(letters: Path, times: int) -> None:
     with shapes(letters) as started:
-        for _ in range(50):
+        for _ in range(times):
             round_trip(started)
 
 
@@ -174,8 +176,8 @@ def test_mapped_file_was_renamed_at_home_meanwhile(letters: Path) -> None:
         started.runs()
 
 
-def tell(pid: int, tid: int | None, number: int, value: int) -> None:
-    """rt_sigqueueinfo or rt_tgsigqueueinfo with a value."""
+def queue_signal(pid: int, tid: int | None, number: int, value: int) -> None:
+    """Sends a signal with a value, by rt_sigqueueinfo or rt_tgsigqueueinfo."""
     info = struct.pack("<iiiiiiq", number, 0, -1, 0, os.getpid(), 0, value).ljust(128, b"\0")
     if tid is None:
         result = _libc.syscall(SYS.rt_sigqueueinfo, pid, number, info)
@@ -185,7 +187,7 @@ def tell(pid: int, tid: int | None, number: int, value: int) -> None:
 
 
 def queued_sum(signals: list[tuple[int, int]]) -> int:
-    """What shapes.c makes of (number, value) in the order in which it takes them."""
+    """Returns the sum that shapes.c makes of (number, value) in the order in which it takes them."""
     total = 0
     for number, value in signals:
         total = (total * 31 + value + number) % (1 << 64)
@@ -197,13 +199,13 @@ QUEUED = signal.SIGRTMIN + 3
 
 def test_waiting_signals_come_home_in_order(letters: Path) -> None:
     with shapes(letters) as started:
-        tell(started.pid, None, QUEUED, 5)  # to the stub: younger than what waits for the guest
+        queue_signal(started.pid, None, QUEUED, 5)  # to the stub: younger than what waits for the guest
 
         def meanwhile(pid: int) -> None:
-            tell(pid, pid, QUEUED, 7)
+            queue_signal(pid, pid, QUEUED, 7)
             for value in (2, 3, 4):
-                tell(pid, None, QUEUED, value)
-            tell(pid, None, signal.SIGUSR2, 9)
+                queue_signal(pid, None, QUEUED, value)
+            queue_signal(pid, None, signal.SIGUSR2, 9)
 
         round_trip(started, meanwhile)
         started.command(1)
@@ -214,11 +216,11 @@ def test_waiting_signals_come_home_in_order(letters: Path) -> None:
 
 def test_refill_can_be_undone_and_done_again(letters: Path) -> None:
     with shapes(letters) as started:
-        tell(started.pid, None, QUEUED, 3)
+        queue_signal(started.pid, None, QUEUED, 3)
         with away(started.pid) as guest:
             started.runs(guest.pid)
             for value in (1, 2):
-                tell(guest.pid, None, QUEUED, value)
+                queue_signal(guest.pid, None, QUEUED, value)
             _, context = guest.capture()
             own = [(m.start, m.end) for m in read_mappings(started.pid) if m.own and not m.special]
             shown = Path(f"/proc/{started.pid}/cmdline").read_bytes()
@@ -313,7 +315,7 @@ def test_silent_stream_ends_in_time(letters: Path) -> None:
         started.runs()
 
 
-def test_wanted_memory_at_the_stubs_own_pages_is_told_before_anything_is_done(letters: Path) -> None:
+def test_wanted_memory_at_the_stubs_own_pages_is_reported_before_any_change(letters: Path) -> None:
     with shapes(letters) as started, away(started.pid) as guest:
         _, context = guest.capture()
         intruder = replace(context.maps[0], start=guest.reserved[0], end=guest.reserved[1], is_file=False, path="", offset=0)
@@ -373,10 +375,10 @@ while True:
 """
 
 
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", [pytest.param(user, marks=pytest.mark.soak if user == "root" else ()) for user in USERS])
 def test_python_with_fifty_megabytes(user: str) -> None:
     with running([support.PYTHON if user == "root" else "/usr/bin/python3", "-c", PYTHON], user, 3) as started:
-        for _ in range(5):
+        for _ in range(5 if user == "root" else 3):
             refilled = round_trip(started)
             assert refilled.pages.bytes >= 50 << 20
 

@@ -65,8 +65,8 @@ def test_ordinary_programs_may_move(source: str) -> None:
         assert why_not(pid) is None
 
 
-def test_a_descriptor_that_arrives_in_a_moment_keeps_nobody_at_home() -> None:
-    """On its way from anybody to anybody, it could be that of a memfd."""
+def test_a_descriptor_that_arrives_in_a_moment_keeps_no_process_at_home() -> None:
+    """A descriptor that is in transit between any two processes could be that of a memfd."""
 
     def receive() -> None:
         time.sleep(0.05)
@@ -107,7 +107,7 @@ def test_a_descriptor_that_arrives_in_a_moment_keeps_nobody_at_home() -> None:
         ("os.chroot('/')\nd = tempfile.mkdtemp()\nos.rmdir(d)\nos.chroot('/usr')", "root directory"),
     ],
 )  # fmt: skip
-def test_what_cannot_move_is_named(source: str, named: str) -> None:
+def test_the_reason_against_a_move_is_named(source: str, named: str) -> None:
     try:
         with python(source) as pid:
             reason = why_not(pid)
@@ -144,7 +144,7 @@ def test_tracer_is_named_unless_it_is_the_one_that_asks() -> None:
         assert why_not(pid, traced_by=os.getpid()) is None
 
 
-def test_kernel_threads_zombies_and_nobody() -> None:
+def test_kernel_threads_zombies_and_absent_processes_are_refused() -> None:
     process = subprocess.Popen(["true"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert why_not(process.pid) == "it has ended"

@@ -52,7 +52,7 @@ def named(frozen: Frozen, calls: dict[int, int]) -> dict[int, int]:
     return {tid: signed(frozen.threads[tid].registers.orig_rax) for tid in calls}
 
 
-def test_where_a_thread_waited_tells_its_call(waiting: tuple[int, dict[int, int]]) -> None:
+def test_the_place_where_a_thread_waited_identifies_its_call(waiting: tuple[int, dict[int, int]]) -> None:
     pid, calls = waiting
     places = restarts.waiting_places(pid)
     with seize(pid) as frozen:
@@ -61,16 +61,14 @@ def test_where_a_thread_waited_tells_its_call(waiting: tuple[int, dict[int, int]
         assert named(frozen, calls) == calls
 
 
-def test_where_nothing_tells_the_arguments_do(waiting: tuple[int, dict[int, int]]) -> None:
+def test_without_a_place_the_arguments_identify_the_call(waiting: tuple[int, dict[int, int]]) -> None:
     pid, calls = waiting
     with seize(pid) as frozen:
         restarts.name_restarted_calls(frozen, {})
         assert named(frozen, calls) == calls
 
 
-def test_threads_that_had_not_got_back_to_their_wait_are_looked_at_again(
-    waiting: tuple[int, dict[int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_not_yet_back_in_their_wait_are_checked_again(waiting: tuple[int, dict[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     pid, calls = waiting
     monkeypatch.setattr(restarts, "_by_arguments", lambda pid, registers: SYS.getpid)
     frozen, ends = standstill.stop(pid, dict.fromkeys(calls, "0"), {})
@@ -80,7 +78,7 @@ def test_threads_that_had_not_got_back_to_their_wait_are_looked_at_again(
 
 
 def test_of_a_wait_that_came_to_another_processor_nothing_is_known() -> None:
-    """That has a clock of its own. One that has just gone to sleep is still taken to others (sched/fair.c, DELAY_DEQUEUE)."""
+    """That processor has a clock of its own. A thread that just went to sleep is still moved to others (sched/fair.c, DELAY_DEQUEUE)."""
     mine = os.sched_getaffinity(0)
     first, last = min(mine), max(mine)
     os.sched_setaffinity(0, {first})  # which it inherits

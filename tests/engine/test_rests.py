@@ -43,7 +43,7 @@ def in_the_middle(pid: int, number: str) -> Rests:
 
 
 @pytest.mark.parametrize(("kind", "number"), [("write", 1), ("writev", 20), ("send", 44), ("sendmsg", 46), ("sendfile", 40)])
-def test_it_writes_all(tmp_path: Path, kind: str, number: int) -> None:
+def test_an_interrupted_write_is_completed(tmp_path: Path, kind: str, number: int) -> None:
     with subprocess.Popen([str(program("gives")), kind], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as writer:
         made = in_the_middle(writer.pid, str(number))
         (tmp_path / "enough").touch()
@@ -57,16 +57,16 @@ def test_signals_end_it_that_it_hears() -> None:
         for _ in range(3):
             os.kill(writer.pid, signal.SIGUSR2)
             time.sleep(0.05)
-            made.look()
+            made.poll()
             time.sleep(0.05)
-            made.look()
+            made.poll()
             assert made
         os.kill(writer.pid, signal.SIGUSR1)
         made.wait()
         assert writer.communicate(timeout=20)[0] == f"writes\n{FULL}\n"
 
 
-def test_it_is_over_with_what_is_written_when_nobody_waits_longer() -> None:
+def test_the_rest_is_over_with_the_write_after_the_wait_was_given_up() -> None:
     with subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE, text=True) as writer:
         in_the_middle(writer.pid, "1").wait(0.2)
         assert writer.communicate(timeout=20)[0] == f"writes\n{FULL}\n"

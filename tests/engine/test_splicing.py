@@ -23,7 +23,7 @@ ADDRESS, SIZE = 0x5510_0000_0000, 64 << 20
 EMPTY = (ADDRESS + (16 << 20), ADDRESS + (24 << 20))
 """Zeros."""
 CLOSED = (ADDRESS + (40 << 20), ADDRESS + (42 << 20))
-"""Nobody may read them."""
+"""A span without read permission."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -37,7 +37,7 @@ pytestmark = [
 
 @contextmanager
 def process(content: bytes = b"", full: bool = False) -> Iterator[tuple[int, int]]:
-    """A process with SIZE bytes at ADDRESS, all of this content again and again but for EMPTY, and a pipe by which it tells that it runs.
+    """A process with SIZE bytes at ADDRESS, all of this content again and again but for EMPTY, and a pipe on which it reports that it runs.
     full: it may have no more descriptors than it has."""
     read, write = os.pipe()
     pid = os.fork()
@@ -75,8 +75,8 @@ def content_of(pid: int) -> bytes:
         return memory.read(SIZE)
 
 
-def looks_of(pid: int) -> tuple[list[str], list[str]]:
-    """Its descriptors and its mappings."""
+def layout_of(pid: int) -> tuple[list[str], list[str]]:
+    """Returns its descriptors and its mappings."""
     with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
         return sorted(os.listdir(f"/proc/{pid}/fd")), [line for line in maps if "[stack]" not in line]
 
@@ -92,7 +92,7 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @contextmanager
 def target(far: socket.socket) -> Iterator[tuple[int, Callable[[], list[PageTotals]]]]:
-    """A process that takes what comes; and what waits until all has come, and tells of it."""
+    """A process that receives the pages; and a function that waits until all have come, and returns the totals."""
     taken: list[PageTotals] = []
     with process() as (pid, _):
         ranges = [PageRange(ADDRESS, ADDRESS + SIZE)]
@@ -119,7 +119,7 @@ def goes_on(descriptor: int, bytes_there: int = 1 << 16) -> bool:
 
 
 def send(frozen: Frozen, near: socket.socket) -> tuple[PageTotals, int]:
-    """What went, and how many bytes of it unread."""
+    """Sends the pages; returns the totals, and the number of bytes that were sent without being read."""
     with splicer(frozen) as by_itself:
         totals = send_own_pages(frozen.pid, [PageRange(ADDRESS, ADDRESS + SIZE)], near.fileno(), 20.0, splicer=by_itself)
         return totals, by_itself.bytes if by_itself is not None else 0
@@ -127,12 +127,12 @@ def send(frozen: Frozen, near: socket.socket) -> tuple[PageTotals, int]:
 
 def test_pages_arrive_as_they_are_and_the_process_is_as_it_was() -> None:
     with process(random.Random(1).randbytes(1 << 20)) as (source, runs), connection() as (near, far):
-        wanted, before = content_of(source), looks_of(source)
+        wanted, before = content_of(source), layout_of(source)
         frozen = seize(source)
         try:
             with target(far) as (other, taken):
                 sent, unread = send(frozen, near)
-                # Zeros are found and left out, and what nobody may read is read otherwise.
+                # Zeros are found and left out, and spans without read permission are read otherwise.
                 assert SIZE * 3 // 4 < unread < SIZE - (EMPTY[1] - EMPTY[0])
                 assert taken() == [sent]
                 assert sent.zero_bytes > (EMPTY[1] - EMPTY[0]) * 3 // 4
@@ -140,7 +140,7 @@ def test_pages_arrive_as_they_are_and_the_process_is_as_it_was() -> None:
         finally:
             frozen.detach()
         assert goes_on(runs)
-        assert looks_of(source) == before
+        assert layout_of(source) == before
         assert content_of(source) == wanted
 
 
@@ -148,7 +148,7 @@ def assert_all_is_read(full: bool = False) -> None:
     """It goes as if nothing had been tried, and leaves nothing."""
     before = sorted(os.listdir("/proc/self/fd"))
     with process(random.Random(2).randbytes(1 << 20), full) as (source, runs), connection() as (near, far):
-        wanted, looked = content_of(source), looks_of(source)
+        wanted, layout = content_of(source), layout_of(source)
         frozen = seize(source)
         try:
             with target(far) as (other, taken):
@@ -158,22 +158,22 @@ def assert_all_is_read(full: bool = False) -> None:
         finally:
             frozen.detach()
         assert goes_on(runs)
-        assert looks_of(source) == looked
+        assert layout_of(source) == layout
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_who_has_no_descriptor_left_has_its_pages_read() -> None:
+def test_pages_of_a_process_without_free_descriptors_are_read() -> None:
     assert_all_is_read(full=True)
 
 
-def test_where_the_pipe_cannot_be_made_wide_the_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_read_if_the_pipe_cannot_be_made_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splicing, "_PIPE_BYTES", -1)
     assert_all_is_read()
 
 
-def test_who_does_not_take_them_is_told_of_and_the_process_goes_on() -> None:
+def test_a_receiver_that_takes_no_pages_is_reported_and_the_process_goes_on() -> None:
     with process(random.Random(3).randbytes(1 << 20)) as (source, runs), connection() as (near, far):
-        before = looks_of(source)
+        before = layout_of(source)
         frozen = seize(source)
         try:
             with splicer(frozen) as by_itself, pytest.raises(TimeoutError):
@@ -184,10 +184,10 @@ def test_who_does_not_take_them_is_told_of_and_the_process_goes_on() -> None:
         finally:
             frozen.detach()
         assert goes_on(runs)
-        assert looks_of(source) == before
+        assert layout_of(source) == before
 
 
-def test_who_is_killed_meanwhile_is_gone_and_leaves_nothing() -> None:
+def test_a_process_killed_meanwhile_leaves_nothing() -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     with process(random.Random(4).randbytes(1 << 20)) as (source, _), connection() as (near, _far):
         frozen = seize(source)

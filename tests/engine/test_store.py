@@ -14,7 +14,7 @@ import pytest
 from engine.files import store as room
 from engine.files.files import MappedFile
 from engine.files.store import FileStore, in_use, lent
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 
 CONTENT = b"content of a library " * 5000
 
@@ -28,14 +28,14 @@ def leftovers(directory: Path) -> list[str]:
 
 
 def public(path: Path) -> Path:
-    """Everybody gets there."""
+    """Makes the directory accessible to all users."""
     for parent in path.parents:
         if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 1:
             parent.chmod(parent.stat().st_mode | 0o011)
     return path
 
 
-def test_it_receives_finds_and_opens(tmp_path: Path) -> None:
+def test_the_store_receives_finds_and_opens_files(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "cache")
     file = described("/no/such/path")
     assert store.find(file) is None
@@ -46,8 +46,8 @@ def test_it_receives_finds_and_opens(tmp_path: Path) -> None:
     assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
     with store.open(file) as stored:
         assert stored.read(10) == CONTENT[:10]
-    with pytest.raises(OSError, match="Exec format error"):  # and not ETXTBSY: nobody has it open for writing
-        subprocess.run([entry], check=False)
+    with pytest.raises(OSError, match="Exec format error"):  # and not ETXTBSY: no process has it open for writing
+        subprocess.run([entry], check=False, timeout=60)
 
 
 def test_parts_come_in_any_order(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_full_disk_is_said_in_a_sentence_and_leaves_nothing(tmp_path: Path, si
         subprocess.run(["umount", str(small)], check=True, timeout=10)
 
 
-def test_an_own_file_is_used_only_if_everybody_may_read_it_and_nobody_else_can_change_it(tmp_path: Path) -> None:
+def test_an_own_file_is_used_only_if_all_may_read_it_and_no_other_user_can_change_it(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "cache")
     mine = public(tmp_path / "same")
     mine.write_bytes(CONTENT)
@@ -98,7 +98,7 @@ def test_an_own_file_is_used_only_if_everybody_may_read_it_and_nobody_else_can_c
     assert found is not None
     (tmp_path / "other").write_bytes(b"another")
     (tmp_path / "other").replace(mine)
-    assert found.read_bytes() == CONTENT, "whatever has its name by now"
+    assert found.read_bytes() == CONTENT, "although another file has its name by now"
     store.settle()
     assert not found.exists()
     mine.write_bytes(CONTENT)
@@ -112,7 +112,7 @@ def test_an_own_file_is_used_only_if_everybody_may_read_it_and_nobody_else_can_c
     assert found.read_bytes() == CONTENT
 
 
-def test_what_nobody_uses_makes_room_and_what_somebody_uses_does_not(tmp_path: Path) -> None:
+def test_unused_files_are_evicted_and_used_files_are_not(tmp_path: Path) -> None:
     contents = [bytes([n]) * 1000 for n in range(6)]
     files = [described(f"/{n}", content) for n, content in enumerate(contents)]
     stores = [FileStore(tmp_path, 3000) for _ in files]
@@ -159,14 +159,14 @@ from engine.files.store import FileStore
 FileStore({str(tmp_path)!r}, 4000).expect(MappedFile("/x", 2000, "0" * 64))
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    subprocess.run(["python3", "-c", program], cwd=Path(__file__).resolve().parents[2], check=False)
+    subprocess.run(["python3", "-c", program], cwd=Path(__file__).resolve().parents[2], check=False, timeout=60)
     assert len(leftovers(tmp_path)) == 1
     for content in (b"1" * 1500, b"2" * 1500):
         FileStore(tmp_path, 4000).receive(described("/x", content), [content])
     assert not any(name.startswith(".incoming") for name in leftovers(tmp_path))
 
 
-def test_two_who_bring_the_same_have_one(tmp_path: Path) -> None:
+def test_two_processes_that_bring_the_same_file_share_one_entry(tmp_path: Path) -> None:
     one, two = FileStore(tmp_path), FileStore(tmp_path)
     file = described("/x")
     first, second = one.expect(file), two.expect(file)
@@ -180,7 +180,7 @@ def test_two_who_bring_the_same_have_one(tmp_path: Path) -> None:
     assert in_use(tmp_path) == 0
 
 
-def test_trim_removes_what_was_not_used_longest_and_is_not_used_now(tmp_path: Path) -> None:
+def test_trim_removes_the_least_recently_used_files_that_are_not_in_use(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     files = [described(f"/{n}", bytes([n]) * 1000) for n in range(4)]
     for n, file in enumerate(files):
@@ -192,7 +192,7 @@ def test_trim_removes_what_was_not_used_longest_and_is_not_used_now(tmp_path: Pa
     assert [store.find(file) is not None for file in files] == [True, False, False, True]
 
 
-def test_who_begins_to_use_it_when_it_goes_does_without(tmp_path: Path) -> None:
+def test_a_user_of_an_entry_being_evicted_does_without_it(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     entry = store.receive(described("/x"), [CONTENT])
     store.close()
@@ -208,7 +208,7 @@ def test_a_share_of_the_disk_is_lent(tmp_path: Path) -> None:
 
 
 def test_a_content_that_was_guessed_is_not_confirmed(tmp_path: Path) -> None:
-    """Of a file that not everybody may read the answer is the same, whether the guess is right or wrong."""
+    """For a file that not all users may read, the answer is the same whether the guess is right or wrong."""
     shut = public(tmp_path / "shut")
     shut.mkdir(mode=0o700)
     secrets = [tmp_path / "secret", shut / "open", tmp_path / "group", tmp_path / "pipe"]

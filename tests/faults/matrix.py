@@ -22,7 +22,7 @@ from tests.moves.figures import Figures, more, read, settled
 LINK_TIMEOUT = 6
 DOCUMENT = Path(__file__).parents[2] / "docs" / "moving.md"
 BEATS = 0x200000000
-"""Where tests/programs/kinds.c counts."""
+"""Address of the counter of tests/programs/kinds.c."""
 OUTCOME_TIMEOUT = 50.0
 MOMENT = 2.0
 """Seconds of a short cut."""
@@ -30,10 +30,10 @@ LASTING = ("processes", "namespaces", "mounts", "cgroups", "listening sockets", 
 """Figures that are the same when a daemon is another."""
 
 PLACES = {"out": (HOME, "n2"), "hop": ("n2", "n3"), "home": ("n2", HOME)}
-"""From where to where."""
+"""Source and target of each way."""
 HOLDERS = {"asked": "home mosd", "reserved": "target mosd", "commit said": "deputy", "out": "deputy", "hop": "deputy", "home": "deputy",
            "arrival": "target remote", "departure": "left remote"}  # fmt: skip
-"""Who comes to a step, by its name or what it begins with."""
+"""The program that reaches a step, by the step's name or its beginning."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,20 @@ class Cell:
 
     @property
     def holder(self) -> str:
-        """Who comes to the step."""
+        """The program that reaches the step."""
         if self.step == "round":
             return "deputy" if self.way == "out" else "left remote"
         return HOLDERS[self.step.partition(":")[0]]
 
     def node(self, actor: str) -> str:
-        """Where an actor is."""
+        """Returns the node of an actor."""
         source, target = PLACES[self.way]
         return {"left": source, "target": target}.get(actor.partition(" ")[0], HOME)
 
 
 def cells(text: str) -> Iterator[Cell]:
-    """Those of the tables, under headings `#### WAY, ENGINE`: a row for each step, a column for each actor; a dash where there is none yet,
-    or any more."""
+    """Yields the cells of the tables under headings `#### WAY, ENGINE`: a row for each step, a column for each actor; a dash where there is
+    none yet, or none any more."""
     way = engine = ""
     actors: list[str] = []
     for line in text.splitlines():
@@ -105,18 +105,18 @@ class Lab:
             raise
 
     def restart(self, node: str) -> None:
-        """Its daemon is killed, and there is another."""
+        """Kills the node's daemon, and starts another."""
         self.cluster.lab.node(node).stop_mosd(signal.SIGKILL)
         self.cluster.lab.node(node).start_mosd()
 
     def left(self) -> list[str]:
-        """What there is more than before, when all has had time to go."""
+        """Lists the resources that have grown, after a time in which leftovers may disappear."""
         before = {node: {what: have[what] for what in LASTING} for node, have in self.before.items()}
         return more(settled(self.cluster, before), before)
 
 
 class Watch:
-    """Looks on, from outside, which copies of a process run: several at a time must never do."""
+    """Observes from outside which copies of a process run: several at a time must never do."""
 
     def __init__(self, process: Running) -> None:
         self._process = process
@@ -146,7 +146,7 @@ class Watch:
 
 
 def _beats(pid: int) -> bytes:
-    """What it has counted to; nothing if it has not that memory."""
+    """Returns the value of its counter; nothing if it does not have that memory."""
     try:
         with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
             memory.seek(BEATS)
@@ -212,7 +212,7 @@ class Play:
             yield
 
     def _pid(self, what: str) -> int:
-        """Of an actor, as its node numbers it."""
+        """Returns the pid of an actor on its node."""
         if what == "process":
             return self.process.pid
         root = self.cluster.place(self.cell.node(self.cell.actor)).root
@@ -235,7 +235,7 @@ class Play:
         assert seen == self.cell.outcome, f"{self.cell}: {seen or 'not to be found'}, and not {self.cell.outcome}; migrate says: {said}"
 
     def _outcome(self, struck: int, move: Future[subprocess.CompletedProcess[str]]) -> str:
-        """What has become of the process by now, nothing as long as that is not sure. struck: how many lines it had written then."""
+        """Returns the fate of the process by now, or nothing while it is not sure. struck: how many lines it had written at the failure."""
         process = self.process
         if process.process.poll() is not None:
             return "lost" if log_lines(self.cluster, HOME, f"process {process.pid} is lost") else "ends"

@@ -38,7 +38,7 @@ class Running:
         self.directory.chmod(0o777)
         copy = self.directory / self.name
         self.binary = f"/tmp/{self.name}/{self.name}"
-        """Its path in the node."""
+        """Returns its path in the node."""
         shutil.copyfile(program(name), copy)
         copy.chmod(0o755)
         self.output = tempfile.NamedTemporaryFile()  # noqa: SIM115
@@ -53,7 +53,7 @@ class Running:
         return Path(self.output.name).read_text()
 
     def shown(self) -> dict[str, Any] | None:
-        """What mosps shows of it now."""
+        """Returns the row that mosps shows for it now."""
         return self.cluster.process(self.pid, self.job)
 
     def where(self) -> str:
@@ -74,7 +74,7 @@ class Running:
         return move
 
     def lines(self) -> list[str]:
-        """What the file `lines` in its directory holds."""
+        """Returns the content of the file `lines` in its directory."""
         path = self.directory / "lines"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -95,12 +95,12 @@ class Running:
         return found
 
     def waits(self) -> bool:
-        """Whether it has threads, here or there, of which none has a processor or waits for one."""
+        """Returns whether it has threads, here or there, and none of them has a processor or waits for one."""
         threads = self._threads()
         return bool(threads) and all(fields[0] != "R" for fields in threads)
 
     def stands(self) -> bool:
-        """Whether it does, for a while, and uses none."""
+        """Returns whether it stands still for a while, and uses no processor time."""
         if not self.waits():
             return False
         before = self._ticks()
@@ -108,7 +108,7 @@ class Running:
         return self.waits() and self._ticks() == before
 
     def _ticks(self) -> int:
-        """What all of them have computed: 10 ms each."""
+        """Returns how much all of them have computed, in units of 10 ms."""
         return sum(int(fields[11]) + int(fields[12]) for fields in self._threads())
 
     def _threads(self) -> list[list[str]]:
@@ -151,7 +151,7 @@ class Running:
 
 
 def numbers_of(pid: int | str) -> list[str]:
-    """What a process is numbered in each of its namespaces, from ours on."""
+    """Returns the pids of a process in each of its namespaces, from ours on."""
     return Path(f"/proc/{pid}/status").read_text().split("NSpid:", 1)[1].split("\n", 1)[0].split()
 
 

@@ -13,9 +13,9 @@ from wire import steps
 DIRECTORY = "run/steps"
 """Below the root of each node."""
 PATIENCE = 5.0
-"""Seconds within which who comes last comes to his step."""
+"""Seconds within which the last process comes to its step."""
 ENVIRONMENT = (steps.VARIABLE, f"/{DIRECTORY}")
-"""What nodes have to be started with."""
+"""The environment variable with which nodes have to be started."""
 
 
 def prepare(cluster: Cluster) -> None:
@@ -25,17 +25,17 @@ def prepare(cluster: Cluster) -> None:
 
 
 class Stop:
-    """Whoever comes to a step on that node stops there, once."""
+    """Stops the first process that comes to a step on that node."""
 
     def __init__(self, cluster: Cluster, node: str, step: str) -> None:
         self.step = step
         self.pid = 0
-        """his, as the node numbers it; 0: nobody has come yet"""
+        """the process's id on the node; 0: none has come yet"""
         self._place = cluster.place(node)
         self._path = self._place.root / DIRECTORY / step
 
     def wait(self, unless: Callable[[], object]) -> None:
-        """Until somebody stands there. Errors: AssertionError: what is tried is over, and nobody has come."""
+        """Waits until a process stands there. Errors: AssertionError: the tried action is over, and no process has come."""
         late: float | None = None
 
         def stands() -> bool:
@@ -44,10 +44,10 @@ class Stop:
             self._come()
             if over and not self.pid:  # the last step follows the word that it is over
                 late = late or time.monotonic()
-                assert time.monotonic() - late < PATIENCE, f"nobody came to {self.step}: {over}"
+                assert time.monotonic() - late < PATIENCE, f"no process came to {self.step}: {over}"
             return bool(self.pid) and state(self._place.root / "proc" / str(self.pid)) == "T"
 
-        until(f"somebody comes to {self.step}", stands, seconds=30, every=0.005)
+        until(f"a process comes to {self.step}", stands, seconds=30, every=0.005)
 
     def _come(self) -> None:
         found: Path | None = next(self._path.parent.glob(f"{self.step}.*"), None)
@@ -72,7 +72,7 @@ class Stop:
 
 
 def has_died(process: Path) -> bool:
-    """Whether all of its threads have ended, and so all that it had open is closed: they are zombies then, or gone."""
+    """Returns whether all of its threads have ended, so that all its descriptors are closed: they are zombies then, or gone."""
     try:
         return all(state(thread) in "ZX" for thread in (process / "task").iterdir())
     except FileNotFoundError:
@@ -80,5 +80,5 @@ def has_died(process: Path) -> bool:
 
 
 def state(process: Path) -> str:
-    """What /proc shows of it in one letter, nothing when it has gone."""
+    """Returns its state in /proc as one letter, or nothing when it has gone."""
     return "".join(read(process / "stat").decode(errors="replace").rpartition(")")[2].split()[:1])

@@ -13,7 +13,7 @@ LINES = 3000
 
 
 def test_the_deputy_answers_while_it_waits_for_the_word_that_the_process_runs(stoppable: Cluster) -> None:
-    """Before, it answered nobody, for none of its processes, until link_timeout."""
+    """Before this, it answered no request, for none of its processes, until link_timeout."""
     with Running(stoppable, "appender", f"lines {LINES} 5000") as process:
         process.works(30)
         with Stop(stoppable, "n2", "arrival: commit") as stop:

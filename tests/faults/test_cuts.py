@@ -29,13 +29,13 @@ def halves(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, int]]:
 
 
 def seen(cluster: Cluster, at: str) -> tuple[set[str], set[str]]:
-    """Who is there, and who is dead, for that node."""
+    """Returns the present and the dead nodes, as seen by that node."""
     answer = cluster.lab.node(at).ask_mosd("watch")
     return {row["name"] for row in answer["nodes"]}, {one["name"] for one in answer["dead"]}
 
 
 def knows(cluster: Cluster, at: str, there: tuple[str, ...], dead: tuple[str, ...]) -> bool:
-    """Whether these are there for that node, and those dead."""
+    """Returns whether that node sees exactly these nodes as present and those as dead."""
     return seen(cluster, at) == (set(there), set(dead))
 
 

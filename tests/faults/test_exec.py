@@ -17,16 +17,22 @@ pytestmark = pytest.mark.timeout(240)
 MANY = 100000
 
 
+@pytest.fixture
+def cluster(kept: Cluster) -> Cluster:
+    return kept
+
+
 def made_once(one: Running, steps: int) -> bool:
-    """Whether no step was left out, and none made twice."""
+    """Returns whether each step was made exactly once."""
     lines = one.lines()
     return lines == [str(number) for number in range(steps, steps - len(lines), -1)]
 
 
-def test_link_cut_again_and_again(cluster: Cluster) -> None:
+@pytest.mark.parametrize("cuts", [2, pytest.param(4, marks=pytest.mark.soak)])
+def test_link_cut_again_and_again(cluster: Cluster, cuts: int) -> None:
     with Running(cluster, "executes.static", f"again {MANY}") as one:
         one.moved("n2")
-        for _ in range(4):
+        for _ in range(cuts):
             one.works(40)
             time.sleep(random.uniform(0, 0.1))
             cluster.lab.cut("n1", "n2", 1)
@@ -37,13 +43,13 @@ def test_link_cut_again_and_again(cluster: Cluster) -> None:
         one.end()
 
 
-def test_the_node_dies(cluster: Cluster) -> None:
+def test_the_node_dies(breakable: Cluster) -> None:
     """The process is lost with it, or was between two programs, and goes on at home."""
-    with Running(cluster, "executes.static", f"again {MANY}") as one:
+    with Running(breakable, "executes.static", f"again {MANY}") as one:
         one.moved("n2")
         one.works()
         time.sleep(random.uniform(0, 0.1))
-        cluster.lab.kill("n2")
+        breakable.lab.kill("n2")
 
         def over() -> bool:
             shown = one.shown()
@@ -59,9 +65,10 @@ def test_the_node_dies(cluster: Cluster) -> None:
         assert made_once(one, MANY)
 
 
-def test_it_is_killed(cluster: Cluster) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(5, marks=pytest.mark.soak)])
+def test_a_kill_during_executions_ends_the_process(cluster: Cluster, rounds: int) -> None:
     """Its shell sees 137, and nothing of it is left."""
-    for _ in range(5):
+    for _ in range(rounds):
         with Running(cluster, "executes.static", f"again {MANY}") as one:
             one.moved("n2")
             one.works()

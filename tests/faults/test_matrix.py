@@ -1,4 +1,4 @@
-"""Whoever fails at whatever step of a move, the process is where docs/moving.md says, whole, once, and nothing is left of the move."""
+"""After each failure at each step of a move, the process is where docs/moving.md says, whole, once, and nothing is left of the move."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLE = {
     ("out", "pour", "commit said", "deputy"), ("out", "pour", "commit said", "home mosd"), ("out", "criu", "out: dump", "deputy"),
     ("hop", "pour", "commit said", "left remote"), ("home", "pour", "home: let go", "deputy"),
 }  # fmt: skip
-"""What is tried each time."""
+"""The cells that are tried each time."""
 
 
 class Keeper:
@@ -54,7 +54,7 @@ def key(cell: Cell) -> tuple[str, str, str, str]:
     return (cell.way, cell.engine, cell.step, cell.actor)
 
 
-def test_the_page_says_what_becomes_of_it() -> None:
+def test_the_page_covers_every_way_and_outcome() -> None:
     assert {(cell.way, cell.engine) for cell in CELLS} == {(way, "pour") for way in matrix.PLACES} | {("out", "criu"), ("hop", "criu")}
     assert {cell.outcome for cell in CELLS} == OUTCOMES
     assert len({key(cell) for cell in CELLS}) == len(CELLS)
@@ -64,7 +64,7 @@ def test_the_page_says_what_becomes_of_it() -> None:
 @pytest.mark.parametrize(
     "cell", [pytest.param(cell, id=name(cell), marks=[] if key(cell) in SAMPLE else [pytest.mark.soak]) for cell in CELLS]
 )
-def test_who_fails_at_a_step(keeper: Keeper, cell: Cell) -> None:
+def test_a_failure_at_a_step(keeper: Keeper, cell: Cell) -> None:
     lab = keeper.get()
     try:
         matrix.play(lab, cell)

@@ -1,4 +1,4 @@
-"""An owner who comes back while his guests cannot leave: they stand still, and go as soon as somebody can take them."""
+"""An owner comes back while the guests cannot leave: the guests are frozen, and go as soon as another node or home can take them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ with open("lines", "w") as file:
     print("begun", file=file, flush=True)
     print(sum(number % 7 for number in range({NUMBERS})), file=file)
 ' > out 2>&1"""
-"""Some seconds without a call, from when it is told to: a guest that waits for its home stands still already, and in no way that the
+"""Computes for some seconds without a call once `go` exists: a guest that waits for its home stands still already, and in no way that the
 kernel calls frozen."""
 
 
-def test_who_cannot_leave_in_time_stands_still_and_goes_home_when_the_link_is_back(cluster: Cluster) -> None:
+def test_a_guest_that_cannot_leave_in_time_is_frozen_and_goes_home_when_the_link_is_back(cluster: Cluster) -> None:
     node = cluster.lab.node("n2")
     with (node.root / "etc/farhome/node.toml").open("a") as file:
         file.write("[lend.owner]\nevict_after = 0.1\ndeadline = 0.5\n")

@@ -97,7 +97,7 @@ def test_a_node_that_is_starved_for_two_minutes() -> None:
 
 
 def test_a_process_whose_node_is_not_heard_is_shown_and_stands_still_and_goes_on() -> None:
-    """And its node, which by itself would wait for one second, waits for as long as its home does."""
+    """Its node, which by itself would wait for one second, waits for as long as its home does."""
     with lab() as cluster:
         file = cluster.place("n2").root / "etc/farhome/node.toml"
         file.write_text("link_timeout = 1\n" + file.read_text())

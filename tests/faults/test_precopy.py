@@ -1,4 +1,4 @@
-"""What dies while memory goes ahead of a process takes nothing with it: the process runs, and has all of its memory."""
+"""A death while memory is sent ahead of a process does not affect the process: it runs, and has all of its memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,19 @@ from tests.moves.cluster import Cluster, Move, until
 
 pytestmark = pytest.mark.timeout(240)
 
-BIG = "lines 100000 50 800"
-"""The counter checks a sixteenth of its 800 MB at each line."""
+BIG = "lines 100000 50 240"
+"""The counter checks a sixteenth of its 240 MB at each line."""
+
+
+@pytest.fixture(scope="module")
+def bandwidth() -> str:
+    """Bandwidth with which the memory sent ahead takes five seconds, for any amount of computing beside it."""
+    return "400mbit"
+
+
+@pytest.fixture
+def cluster(kept: Cluster) -> Cluster:
+    return kept
 
 
 def is_on_its_way(counter: Running) -> bool:
@@ -39,8 +50,8 @@ def checks_all_of_its_memory(counter: Running) -> None:
 
 
 @pytest.mark.soak
-def test_the_target_dies(cluster: Cluster) -> None:
-    with Running(cluster, "counter", BIG) as counter, ThreadPoolExecutor(1) as pool:
+def test_the_target_dies(breakable: Cluster) -> None:
+    with Running(breakable, "counter", BIG) as counter, ThreadPoolExecutor(1) as pool:
         counter.works(60)
         not_moved(counter, pool, "n2", "n2")
         assert counter.where() == HOME
@@ -61,8 +72,8 @@ def test_the_deputy_is_killed_before_the_process_has_left(cluster: Cluster) -> N
 
 
 @pytest.mark.soak
-def test_the_node_that_it_would_hop_to_dies(cluster: Cluster) -> None:
-    with Running(cluster, "counter", BIG) as counter, ThreadPoolExecutor(1) as pool:
+def test_the_node_that_it_would_hop_to_dies(breakable: Cluster) -> None:
+    with Running(breakable, "counter", BIG) as counter, ThreadPoolExecutor(1) as pool:
         counter.works(60)
         counter.moved("n2")
         not_moved(counter, pool, "n3", "n3")

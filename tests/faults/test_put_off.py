@@ -18,10 +18,11 @@ from tests.moves.cluster import Cluster, until
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setenv(*stops.ENVIRONMENT)
-    cluster = Cluster()
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*stops.ENVIRONMENT)
+        cluster = Cluster()
     stops.prepare(cluster)
     yield cluster
     cluster.down()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from node.guests.cgroups import BASE, FIRST_WEIGHT, FULL_WEIGHT, hierarchies
@@ -15,7 +13,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def weight(process: Running) -> tuple[str, str] | None:
-    """Which file tells the weight of its guest on n2, and what."""
+    """Returns the name and content of the file with the weight of its guest on n2."""
     root = process.cluster.place("n2").root
     group = f"{BASE}/{HOME}-{process.pid}"
     paths = [root / str(point).lstrip("/") / group / name for point in set(hierarchies().values()) for name in FULL_WEIGHT]
@@ -34,7 +32,7 @@ def weight_at(process: Running, target: str, node: str, step: str) -> tuple[str,
     return found
 
 
-def test_who_arrives_or_leaves_comes_first_and_who_is_there_does_not(stoppable: Cluster) -> None:
+def test_arriving_and_leaving_guests_have_full_weight_and_others_do_not(stoppable: Cluster) -> None:
     with Running(stoppable, "kinds", "beats 8 20") as process:
         arriving = weight_at(process, "n2", "n2", "arrival: vessel")
         if arriving is None:
@@ -48,8 +46,8 @@ def test_who_arrives_or_leaves_comes_first_and_who_is_there_does_not(stoppable: 
 
 
 def guests(cluster: Cluster) -> set[int]:
-    """Those on n2, by their numbers at home."""
-    return {one["pid"] for one in json.loads(cluster.place("n2").run("mosps", "--guests", "--json").stdout)}
+    """Returns the guests on n2, by their pids at home."""
+    return {one["pid"] for one in cluster.guests("n2")}
 
 
 WORKS = "until [ -e enough ]; do sleep 0.05; done"

@@ -12,10 +12,10 @@ import pytest
 
 Done = subprocess.CompletedProcess[str]
 Command = tuple[Sequence[str | Path], dict[str, str]]
-"""With its environment."""
+"""A command line and its environment."""
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 3600 if os.environ.get("FARHOME_LONG_TESTS") else 5
-"""For which each parser is fuzzed."""
+SECONDS = 3600 if os.environ.get("FARHOME_LONG_TESTS") else 2
+"""Seconds for which each parser is fuzzed."""
 LEAST = 300
 """Seconds that a fuzzer has to come to its end beside that."""
 

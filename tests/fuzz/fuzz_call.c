@@ -1,7 +1,7 @@
 /* home_take_call(): CALLs as a hostile remote may send them. The stub is a process that does nothing but have memory; its resident loops are
  * threads here that answer each request with the next value of the input. */
 #define _GNU_SOURCE
-#include "link/home/parts.h"
+#include "link/home/threads/parts.h"
 #include "link_session.h"
 #include <linux/futex.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 struct home *home_new(const int *tids, unsigned count, int memory, int event_fd, int follows);
 struct session *home_session(struct home *h);
 void home_set_stub(struct home *h, int pid, uint64_t address, uint32_t spin);
-void home_told(struct home *h, int tid);
+void home_signals_arrived(struct home *h, int tid);
 int home_suspend(struct home *h, int tid, int64_t code);
 int home_renew(struct home *h);
 
@@ -58,7 +58,7 @@ static void *answer(void *argument)
 	return NULL;
 }
 
-/* Nobody's call is under way: that its signals were told of is said here. */
+/* No call is under way: reports that the signals of each thread have arrived. */
 static void settle(void)
 {
 	for (unsigned i = 0; i < THREADS; i++) {
@@ -69,7 +69,7 @@ static void settle(void)
 			pthread_mutex_unlock(&home->lock);
 			if (!busy)
 				break;
-			home_told(home, t->tid);
+			home_signals_arrived(home, t->tid);
 			sched_yield();
 		}
 	}
@@ -114,7 +114,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (what & 0x10 || frame.kind != FRAME_CALL)
 			frame.length = input_number(&session->input, 4);
 		else {
-			/* The length that goes with the call, so that most inputs get further than the first look. */
+			/* The length that goes with the call, so that most inputs pass the first check. */
 			struct input ahead = session->input;
 			struct call call;
 			input_take(&ahead, &call, sizeof call);

@@ -1,8 +1,16 @@
 /* mfs-client: what a hostile peer may send: replies to what the kernel has asked, notifications, and frames of our own. The kernel is a socket
- * of which nobody reads more than there is. */
+ * of which at most what is there is read. */
 #define _GNU_SOURCE
-#include "mfs/client/link.c"
+#include "mfs/client/link/connection.h"
+#include "mfs/client/parts.h"
 #include "input.h"
+
+#include <linux/fuse.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define FRAMES 32
 
@@ -53,8 +61,8 @@ static void ask(struct input *input, uint64_t unique)
 	frame.in.nodeid = 1 + input_number(input, 1) % 8;
 	input_take(input, frame.argument, 16);
 	mfs_unread_asked(&frame.in);
-	if (!mfs_known_answers(&frame.in) && !mfs_beside_answers(&frame.in))
-		mfs_promises_asked(&frame.in);
+	for (unsigned i = 0; i < MFS_MEMORIES && !mfs_memories[i].asked(&frame.in); i++)
+		;
 }
 
 static size_t make_frame(struct input *input, uint64_t unique, char *frame)
@@ -97,11 +105,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t input_size)
 		size += make_frame(&input, unique, sent + size);
 	}
 	require(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
-	from = (struct mfs_stream){.fd = ends[0]};
+	mfs_connection.from = (struct mfs_stream){.fd = ends[0]};
 	require(send(ends[1], sent, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size, "send");
 	shutdown(ends[1], SHUT_WR);
-	receive(buffer);
-	mfs_stream_close(&from);
+	mfs_link_receive(buffer);
+	mfs_stream_close(&mfs_connection.from);
 	close(ends[1]);
 	mfs_promises_forget();
 	return 0;

@@ -1,5 +1,5 @@
 /* mfs-server: requests as a hostile peer may send them, on a file system of this program's own that is gone with it. Each is as large as it is
- * in memory, so that who reads beyond is seen. */
+ * in memory, so that a read beyond is detected. */
 #define _GNU_SOURCE
 #include "mfs/server/serving/serving.c"
 #include "input.h"
@@ -241,7 +241,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t input_size)
 	mfs_be_self();
 	while (opened_count)
 		mfs_handle_release(&session->handles, opened[--opened_count]);
-	/* Nobody has got out of what is exported, and nobody has changed what is read-only. */
+	/* No request has left what is exported, and none has changed what is read-only. */
 	struct stat secret;
 	require(!stat(EXPORT "/secret", &secret) && secret.st_size == 6 && secret.st_mode == (S_IFREG | 0600) && !secret.st_uid,
 	        "the secret");

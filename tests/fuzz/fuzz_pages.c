@@ -39,41 +39,41 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	return 0;
 }
 
-/* A frame of what the input tells in few bytes, which is right unless the input says otherwise; its size. */
-static size_t make_frame(struct input *told, char *at, struct checksum *sum, struct page_totals *totals)
+/* Makes a frame from few bytes of the input, valid unless the input says otherwise; returns its size. */
+static size_t make_frame(struct input *from, char *at, struct checksum *sum, struct page_totals *totals)
 {
 	static char content[CONTENT];
-	uint8_t what = input_number(told, 1), kind = what & 3;
+	uint8_t what = input_number(from, 1), kind = what & 3;
 	struct frame frame = {.magic = kind == 0   ? FRAME_MAGIC
 	                               : kind == 1 ? PACKED_MAGIC
 	                               : kind == 2 ? SPLICED_MAGIC
-	                                           : (uint32_t)input_number(told, 4)};
+	                                           : (uint32_t)input_number(from, 4)};
 	struct run *runs = (struct run *)(at + sizeof frame);
 	uint64_t bytes = 0;
 	int fits = 1;
-	frame.count = what & 4 ? input_number(told, 4) : input_number(told, 1) % 8;
+	frame.count = what & 4 ? input_number(from, 4) : input_number(from, 1) % 8;
 	uint32_t here = frame.count < BATCH_RUNS ? frame.count : BATCH_RUNS;
 	for (uint32_t i = 0; i < here; i++) {
-		uint8_t where = input_number(told, 1);
-		runs[i].address = where == 255 ? input_number(told, 8) : GUEST_MEMORY + (uint64_t)(where - 4) * PAGE;
-		uint8_t pages = input_number(told, 1);
-		runs[i].length = pages == 255 ? input_number(told, 8) : pages % 16 * PAGE;
+		uint8_t where = input_number(from, 1);
+		runs[i].address = where == 255 ? input_number(from, 8) : GUEST_MEMORY + (uint64_t)(where - 4) * PAGE;
+		uint8_t pages = input_number(from, 1);
+		runs[i].length = pages == 255 ? input_number(from, 8) : pages % 16 * PAGE;
 		bytes += runs[i].length;
 		fits &= runs[i].length <= CONTENT && bytes <= CONTENT;
 	}
 	char *body = (char *)(runs + here);
 	size_t room = fits ? bytes : CONTENT;
-	memset(content, input_number(told, 1), room);
-	input_take(told, content, room < 16 ? room : 16);
+	memset(content, input_number(from, 1), room);
+	input_take(from, content, room < 16 ? room : 16);
 	size_t sent = room;
 	if (kind == 1) {
 		sent = pack(content, room, body, CONTENT);
 		if (what & 8)
-			input_take(told, body, sent < 24 ? sent : 24);
+			input_take(from, body, sent < 24 ? sent : 24);
 	} else {
 		memcpy(body, content, room);
 	}
-	frame.bytes = what & 16 ? input_number(told, 8) : what & 32 ? 0 : sent;
+	frame.bytes = what & 16 ? input_number(from, 8) : what & 32 ? 0 : sent;
 	if (!frame.bytes)
 		sent = 0;
 	memcpy(at, &frame, sizeof frame);
@@ -85,13 +85,13 @@ static size_t make_frame(struct input *told, char *at, struct checksum *sum, str
 	return (size_t)(body + sent - at);
 }
 
-static size_t make_stream(struct input *told, char *stream)
+static size_t make_stream(struct input *from, char *stream)
 {
 	struct checksum sum = {{0}};
 	struct page_totals totals = {0};
 	size_t size = 0;
-	while (told->left && size + CONTENT + BATCH_RUNS * sizeof(struct run) + 1024 < STREAM)
-		size += make_frame(told, stream + size, &sum, &totals);
+	while (from->left && size + CONTENT + BATCH_RUNS * sizeof(struct run) + 1024 < STREAM)
+		size += make_frame(from, stream + size, &sum, &totals);
 	struct frame last = {.magic = FRAME_MAGIC};
 	memcpy(stream + size, &last, sizeof last);
 	totals.checksum = checksum_value(&sum);
@@ -111,8 +111,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct page_totals totals;
 	struct run *gone;
 	size_t count;
-	struct input told = {data, size};
-	input = (struct input){(uint8_t *)stream, make_stream(&told, stream)};
+	struct input from = {data, size};
+	input = (struct input){(uint8_t *)stream, make_stream(&from, stream)};
 	int result = farhome_pages_receive(guest, ranges, sizeof ranges / sizeof *ranges, NULL, 1000, &totals, &gone, &count, -1);
 	if (result > 0)
 		abort();

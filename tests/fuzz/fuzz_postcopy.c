@@ -1,11 +1,18 @@
 /* The side of post-copy that wants pages: frames as a hostile source may send them. The process whose pages come is this one, or rather a
- * piece of its memory that nobody here touches. The right checksum is put into most frames: no input would guess it. */
+ * piece of its memory that no thread here touches. The right checksum is put into most frames: no input would guess it. */
 #define _GNU_SOURCE
 #include "postcopy/receive.c"
 #include "input.h"
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+
+int farhome_postcopy_begin(int userfaultfd);
+struct sink *farhome_sink_new(int pid, int userfaultfd, int changed);
+int farhome_sink_register(struct sink *sink, uint64_t start, uint64_t end);
+int farhome_sink_owe(struct sink *sink, const struct run *runs, size_t count);
+void farhome_sink_free(struct sink *sink);
 
 #define PLACE 0x210000000000ull
 #define PLACES 64u /* pages */
@@ -40,11 +47,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		frame.bytes = what & 2 ? input_number(&input, what & 4 ? 8 : 3) : (uint64_t)frame.count * PAGE;
 		if (what & 8)
 			frame.bytes = 0;
-		/* As hear_source() looks at a head before it lets a frame come. */
+		/* As hear_source() checks a head before it lets a frame come. */
 		if (!frame.count || frame.count > LATE_RUNS || frame.bytes > LATE_BYTES)
 			break;
 		size_t runs = frame.count * sizeof(struct run);
-		/* As large as it is, and no larger: who reads beyond is seen. */
+		/* Exactly as large as the frame: a read beyond it is detected. */
 		char *whole = malloc(sizeof frame + runs + frame.bytes);
 		struct run *run = (struct run *)(whole + sizeof frame);
 		memset(whole, 0, sizeof frame + runs + frame.bytes);

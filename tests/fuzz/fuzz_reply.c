@@ -1,7 +1,7 @@
 /* marshal_call() and away_take_reply(): calls as a hostile guest may make them, and REPLYs as a hostile home may send them. What is marshalled
- * has to be what home takes: each bound that home_take_call() looks at is looked at here. */
+ * has to be what home takes: each bound that home_take_call() checks is checked here. */
 #define _GNU_SOURCE
-#include "link/away/parts.h"
+#include "link/away/threads/parts.h"
 #include "guest.h"
 #include "link_session.h"
 #include <stdio.h>
@@ -53,7 +53,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	pthread_mutex_init(&away.lock, NULL);
 	away.session = session_new(away_take_reply, &away, -1);
 	away.room = guest_room_new();
-	require(away.threads && away.room && away.session && !away_add_thread(&away, guest, TID));
+	away.carried = carried_new(away.session);
+	require(away.carried && away.threads && away.room && away.session && !away_add_thread(&away, guest, TID));
 	return 0;
 }
 
@@ -98,9 +99,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (path && what & 0x20 && !marshal_rename(&t->m, entry, "/proc/self/another/name"))
 			check(&t->m);
 		t->class = entry->class;
+		t->row = away_class(t->class);
 		t->state = SENT_HOME;
 		if (away_send(&away, t))
 			continue;
+		frame.kind = what & 0x10 ? FRAME_RECALL : FRAME_REPLY;
 		away.session->input = input;
 		away.session->is_broken = 0;
 		struct reply reply;
@@ -111,6 +114,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		                                     (what & 0x80 ? input_number(&away.session->input, 2) : 0);
 		int goes_on = link_session_take(away.session, &frame);
 		input = away.session->input;
+		int64_t value;
+		for (unsigned k = 0; k < (what & 3u); k++)
+			carried_answers(away.carried, guest, (long)input_number(&input, 1), arguments, &value);
 		if (!goes_on)
 			break;
 	}

@@ -24,7 +24,7 @@ static int take(void *owner, struct session *session, const struct frame *frame)
 	return 0;
 }
 
-/* Until the receiver has closed the connection. Numbers of control frames are those that were not told before. */
+/* Reads until the receiver has closed the connection. The numbers of control frames must be new ones. */
 static void hear(struct session *session, int event_fd)
 {
 	static unsigned char room[CONTROL_LIMIT + 1];
@@ -35,7 +35,7 @@ static void hear(struct session *session, int event_fd)
 		int ready;
 		do
 			ready = poll(&watched, 1, 60000);
-		while (ready < 0 && errno == EINTR);    /* libFuzzer looks at the time by SIGALRM */
+		while (ready < 0 && errno == EINTR);    /* libFuzzer checks the time by SIGALRM */
 		require(ready == 1);
 		while (event.kind != EVENT_CONNECTION_LOST && session_next_event(session, &event, room, sizeof room) == 1) {
 			if (event.kind != EVENT_CONTROL)

@@ -20,16 +20,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from balancer import datagram, opening, plain
-from balancer.datagram import Call, Card, Datagram, Probe, Update, Urgent, Word
+from balancer.gossip import datagram, opening, plain
+from balancer.gossip.datagram import Call, Card, Datagram, Probe, Update, Urgent, Word
 from checkpoint import context as saved
 from checkpoint.directory import Opened
 from checkpoint.record import MOST, NAME, Record
-from deputy import signalfds
+from deputy.requests import signalfds
 from engine.context.capture import capture
-from engine.context.context import BadContext, Context
+from engine.context.checked import BadContext
+from engine.context.context import Context
 from engine.criu import images
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.process.seizing import seize
 from node.cluster.front import values
 from tests.balancer.vectors import node
@@ -102,8 +103,8 @@ def _messages() -> Parser:
 
 
 def _values() -> Parser:
-    told = ["request", 7, "n2", "10.0.0.1:5", b"der", "reserve", {"bytes": 1 << 63, "list": [1, None, True], "share": 0.5, 3: {}}]
-    return Parser(values.decode, (values.NotPlain,), [values.encode(told), values.encode([]), values.encode({"a": [[["x"]]]})])
+    message = ["request", 7, "n2", "10.0.0.1:5", b"der", "reserve", {"bytes": 1 << 63, "list": [1, None, True], "share": 0.5, 3: {}}]
+    return Parser(values.decode, (values.NotPlain,), [values.encode(message), values.encode([]), values.encode({"a": [[["x"]]]})])
 
 
 def _controls() -> Parser:
@@ -113,7 +114,7 @@ def _controls() -> Parser:
 
 def _masks() -> Parser:
     inputs = [control.pack(mask=1 << 33, dropped=0), control.pack(mask=(1 << 64) - 1, dropped=17), control.pack(mask=-1.5, dropped=1e300)]
-    return Parser(signalfds.told, (WireError,), inputs)
+    return Parser(signalfds.unpack_masks, (WireError,), inputs)
 
 
 def _saved(directory: Path) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""Every parser in C of bytes from outside is fuzzed: five seconds each, an hour with ./test --all. What a fuzzer has found once is in
+"""Every parser in C of bytes from outside is fuzzed: two seconds each, an hour with ./test --all. What a fuzzer has found once is in
 corpus/, and is tried each time before anything new."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def built() -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the fuzzers keep inputs, and those that they fail at."""
+    """The directory for inputs that the fuzzers keep, and for those that they fail at."""
     return tmp_path_factory.mktemp("fuzzers")
 
 

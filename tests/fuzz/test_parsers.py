@@ -15,7 +15,7 @@ import pytest
 from checkpoint.take import take
 from tests.fuzz.conftest import LEAST, ROOT, SECONDS, Command, SideBySide
 
-PYTHON_PARSERS = ["checkpoint", "context", "control", "datagram", "images", "messages", "values"]
+PYTHON_PARSERS = ["checkpoint", "context", "control", "datagram", "images", "masks", "messages", "values"]
 
 
 @pytest.fixture(scope="module")

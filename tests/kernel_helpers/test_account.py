@@ -1,4 +1,4 @@
-"""What one process has used, told by another, is what its own kernel would say; and it is added where it belongs."""
+"""Time that one process has used, reported by another, equals what its own kernel would report; and it is added to the right clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def work():
 while sys.stdin.readline(): work(); print(time.process_time_ns(), flush=True)
 """
 TID = 1000
-"""How the program is supposed to see its first thread; no such process need be."""
+"""Id of the first thread as the program is supposed to see it; no such process need exist."""
 
 
 class Worker:
@@ -61,7 +61,7 @@ def fields(used: list[list[int]], tid: int) -> dict[str, int]:
     return next(dict(zip(FIELDS, row[1:], strict=True)) for row in used if row[0] == tid)
 
 
-def test_only_what_was_used_since_the_beginning_counts_and_adds_up() -> None:
+def test_only_time_used_since_the_beginning_counts_and_adds_up() -> None:
     with worker() as one:
         first = one.work()
         book = Account(one.pid, {one.pid: TID})
@@ -102,15 +102,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "layout", "told", "expected"), CASES)
-def test_a_clock_is_added_to_if_it_is_the_programs_own(name, arguments, layout, told, expected) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(("name", "arguments", "layout", "reported", "expected"), CASES)
+def test_a_clock_is_added_to_if_it_is_the_programs_own(name, arguments, layout, reported, expected) -> None:  # type: ignore[no-untyped-def]
     with worker() as one:
         book = Account(one.pid, {one.pid: TID})
         one.work()
         used = book.used()
         whole, thread = fields(used, WHOLE)["total"], fields(used, TID)["total"]
         call = (tuple(value & (1 << 64) - 1 for value in arguments) + (0,) * 6)[:6]
-        result = book.add(one.pid, NUMBERS[name], call, struct.pack(layout, *told))
+        result = book.add(one.pid, NUMBERS[name], call, struct.pack(layout, *reported))
         assert struct.unpack(layout, result) == expected(whole, thread)
         book.close()
 
@@ -140,18 +140,18 @@ def test_a_process_that_has_ended_adds_nothing() -> None:
         one.process.kill()
         one.process.wait()
         assert book.used() == []
-        told = struct.pack("<qq", 3, 4)
-        assert book.add(one.pid, NUMBERS["clock_gettime"], (2, 0, 0, 0, 0, 0), told) == told
+        kernels = struct.pack("<qq", 3, 4)
+        assert book.add(one.pid, NUMBERS["clock_gettime"], (2, 0, 0, 0, 0, 0), kernels) == kernels
         book.close()
 
 
-@pytest.mark.parametrize("told", [None, {}, [[1]], [[0, *range(7)]], [[0, *([-1] * 8)]], [["0", *range(8)]], [[1 << 40, *range(8)]]])
-def test_nonsense_of_another_node_is_an_error(told: object) -> None:
+@pytest.mark.parametrize("received", [None, {}, [[1]], [[0, *range(7)]], [[0, *([-1] * 8)]], [["0", *range(8)]], [[1 << 40, *range(8)]]])
+def test_nonsense_of_another_node_is_an_error(received: object) -> None:
     with pytest.raises(ValueError, match="makes no sense"):
-        account.check(told)
+        account.check(received)
 
 
-def test_a_limit_is_what_home_has_left_of_it() -> None:
+def test_a_cpu_limit_away_is_the_remainder_at_home() -> None:
     with worker() as one:
         one.work()  # it computes no more after this: what home has left and what it has used are of the same moment
         assert account.limit_left(one.pid) is None

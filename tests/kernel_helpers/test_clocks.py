@@ -1,4 +1,4 @@
-"""Nothing waits by the wall's clock: who sets that would end a wait at once, or make it as long."""
+"""No wait uses the wall clock: setting that clock would end a wait at once, or prolong it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 HELPERS = Path(__file__).resolve().parents[2] / "kernel_helpers"
 SOURCES = sorted(HELPERS.rglob("*.c"))
-TIMES_OF_FILES = {"mfs/server/coherence/promises.c"}
-"""What compares them with the time that it is."""
+TIMES_OF_FILES = {"mfs/server/coherence/promises.c", "link/home/files/access_time.c"}
+"""Sources that compare times of files with the current time."""
 MONOTONIC = {"usage/sampler.c", "link/session/send.c"}
-"""Whose conditions are made so (pthread_condattr_setclock)."""
+"""Sources whose conditions use the monotonic clock (pthread_condattr_setclock)."""
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.relative_to(HELPERS)))
-def test_waits_go_by_a_clock_that_nobody_sets(source: Path) -> None:
+def test_waits_use_a_clock_that_cannot_be_set(source: Path) -> None:
     text = source.read_text()
     name = str(source.relative_to(HELPERS))
     assert "CLOCK_REALTIME" not in text or name in TIMES_OF_FILES

@@ -1,4 +1,4 @@
-"""Injection into real processes: what is called happens in them, and they cannot tell afterwards."""
+"""Injection into real processes: the call is made in the process, which cannot notice it afterwards."""
 
 from __future__ import annotations
 
@@ -231,8 +231,26 @@ def test_signal_that_beats_the_interrupt_is_kept() -> None:
         blocked_in(process.pid, SYS.pause)
 
 
+TICKS = """if 1:
+    import ctypes, signal
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
+    libc.timer_create(1, None, ctypes.byref(timer))
+    print('up', flush=True)
+    libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 50_000, 0, 50_000), None)
+    while True: pass
+"""
+
+
+def test_a_signal_that_is_taken_when_the_interrupt_comes_does_not_replace_it() -> None:
+    """A timer's is taken in two steps, and its stop clears what was asked for between them: no other stop would come."""
+    with program(TICKS) as process:
+        for _ in range(500):
+            seizing.seize(process.pid).detach()
+
+
 def test_a_stop_that_was_continued_since_is_over() -> None:
-    """As it is at home, where SIGCONT ends all stops before it: also one that has been taken, and does not wait any more."""
+    """As at home, where SIGCONT ends all stops before it: also one that has been taken, and is not pending any more."""
     with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
         for _ in range(2):
             blocked_in(process.pid, SYS.pause)
@@ -289,8 +307,8 @@ def test_of_more_than_can_wait_in_the_kernel_no_more_is_kept() -> None:
         frozen.detach()
 
 
-def test_stops_and_what_continued_come_in_the_order_in_which_they_came() -> None:
-    """As far as the process was in a call when they came."""
+def test_stops_and_continues_are_delivered_in_their_order() -> None:
+    """This holds if the process was in a call when they came."""
     with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
         blocked_in(process.pid, SYS.pause)
         with seizing.seize(process.pid) as frozen:
@@ -345,7 +363,7 @@ def test_registers_and_extended_state_are_whole() -> None:
         assert float(line(process, 60)) == expected
 
 
-def test_no_process_and_foreign_tracer_are_told_apart() -> None:
+def test_no_process_and_foreign_tracer_raise_different_errors() -> None:
     with pytest.raises(ProcessLookupError):
         seizing.seize(2**22 - 7)
     with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
@@ -367,7 +385,7 @@ def test_process_killed_while_frozen() -> None:
 
 
 def test_process_of_several_threads_killed_in_an_injected_call() -> None:
-    """Its main thread is not told of as long as the others, which have died, too, have not been waited for."""
+    """Its main thread is not reported until the others, which have died, too, have been waited for."""
     source = """
 import threading, time
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
@@ -385,7 +403,7 @@ time.sleep(60)
         assert process.wait(5) == -signal.SIGKILL
 
 
-def test_normalise_restart_rewinds_and_keeps_what_is_no_restart() -> None:
+def test_normalise_restart_rewinds_restarts_and_keeps_other_calls() -> None:
     def registers(rax: int, number: int) -> syscalls.Registers:
         value = syscalls.Registers()
         value.rax, value.orig_rax, value.rip = rax & syscalls.U64, number & syscalls.U64, 0x1000

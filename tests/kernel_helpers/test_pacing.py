@@ -51,16 +51,16 @@ def _chosen(choice: str, afar: bool) -> list[str]:
     if choice not in Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text().split():
         pytest.skip(f"this kernel has no {choice}, or does not let a network of its own choose it")
     code = MEET.format(choice=CHOICE, far=AFAR if afar else "")
-    told = subprocess.run(
+    done = subprocess.run(
         ["unshare", "--net", sys.executable, "-c", code, choice],
         check=False, cwd=ROOT, timeout=60, capture_output=True, text=True,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    return told.stdout.split()
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
 @pytest.mark.parametrize(("choice", "near", "afar"), [("bbr", "cubic", "bbr"), ("reno", "reno", "reno"), ("cubic", "cubic", "cubic")])
-def test_who_is_near_is_not_paced_and_who_is_far_as_the_machine_has_it(choice: str, near: str, afar: str) -> None:
+def test_near_peers_are_not_paced_and_far_ones_as_the_machine_is_set(choice: str, near: str, afar: str) -> None:
     assert _chosen(choice, False) == [near, near]
     assert _chosen(choice, True) == [afar, afar]

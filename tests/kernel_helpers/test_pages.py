@@ -66,7 +66,7 @@ def process(content: bytes) -> Iterator[int]:
 
 
 def slow_wire(carried: list[int]) -> tuple[socket.socket, socket.socket]:
-    """Two ends between which so many bytes go in a second; how many went is told."""
+    """Returns two ends of a connection with a limited rate in bytes per second; counts the bytes in `carried`."""
     first, second = socket.socketpair()
     third, fourth = socket.socketpair()
 
@@ -107,7 +107,7 @@ def test_content_is_packed_where_the_network_is_slower_than_that(packs: bool, pi
 
 
 FREED = [(256, 384), (600, 608), (700, 716)]
-"""Pages of a small area: many, few, and as many as are looked at one by one."""
+"""Pages of a small area: many, few, and as many as are checked one by one."""
 
 
 @contextmanager
@@ -153,8 +153,8 @@ def watched(size: int) -> Iterator[Callable[[str, int, int], int]]:
 @pytest.mark.parametrize("what", ["free", pytest.param("guard", marks=pytest.mark.skipif(not knows_guards(), reason="no guards"))])
 @pytest.mark.parametrize("is_read", [False, True])
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_what_a_process_gives_up_between_rounds_is_gone(what: str, is_read: bool, rounds: int) -> None:
-    """And what it writes there again is what it has written."""
+def test_memory_given_up_between_rounds_is_gone(what: str, is_read: bool, rounds: int) -> None:
+    """Memory that the process writes there afterwards has the written content."""
     size = 4 << 20
     ranges = [PageRange(ADDRESS, ADDRESS + size, written=True)]
     history = History([(ADDRESS, ADDRESS + size)])
@@ -203,7 +203,7 @@ def frame(magic: bytes, *runs: tuple[int, int], content: bytes = b"", size: int 
         frame(b"fhpg", (ADDRESS, 4096), content=b"x" * 64, size=1 << 40), frame(b"abcd", (ADDRESS, 4096), content=b"x" * 4096),
     ],
 )  # fmt: skip
-def test_what_is_no_such_stream_is_refused(sent: bytes) -> None:
+def test_an_invalid_stream_is_refused(sent: bytes) -> None:
     near, far = socket.socketpair()
     with process(b"") as target, near, far:
         near.sendall(sent)
@@ -213,7 +213,7 @@ def test_what_is_no_such_stream_is_refused(sent: bytes) -> None:
 
 
 @pytest.mark.skipif(not knows_guards(), reason="this kernel knows no guards (Linux 6.13)")
-def test_guards_are_told_and_are_no_pages() -> None:
+def test_guards_are_reported_and_are_no_pages() -> None:
     with mmap.mmap(-1, 64 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.write(b"x" * len(memory))
         address = ctypes.c_char.from_buffer(memory)

@@ -1,4 +1,4 @@
-"""Samples of runnable threads are made while nobody asks, and kept until somebody does."""
+"""Samples of runnable threads are made all the time, and kept until they are requested."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_samples_wait_until_they_are_taken_each_once_and_in_order() -> None:
     assert taken[-1] <= time.monotonic()
 
 
-def test_of_samples_that_nobody_takes_the_newest_are_kept() -> None:
+def test_of_samples_not_requested_the_newest_are_kept() -> None:
     sampler, late = Sampler(True, 0.0001), Sampler(True, 0.0001)
     try:
         made = 0
@@ -63,7 +63,7 @@ def test_of_samples_that_nobody_takes_the_newest_are_kept() -> None:
 
 
 @pytest.mark.parametrize("is_machine", [True, False])
-def test_who_computes_is_counted(busy: int, is_machine: bool) -> None:
+def test_a_computing_thread_is_counted(busy: int, is_machine: bool) -> None:
     sampler = Sampler(is_machine, 0.01)
     try:
         wait_for(lambda: any(threads for _, threads in sampler.take([])), message="a runnable thread")
@@ -71,19 +71,19 @@ def test_who_computes_is_counted(busy: int, is_machine: bool) -> None:
         sampler.stop()
 
 
-def test_who_is_left_out_is_not_counted_in_samples_that_were_made_before(busy: int) -> None:
+def test_an_excluded_process_is_not_counted_in_earlier_samples(busy: int) -> None:
     """Both count at the same pace what is on the machine; others may run there as well."""
-    everybody = frozenset(int(name) for name in os.listdir("/proc") if name.isdigit()) - {busy}
+    all_pids = frozenset(int(name) for name in os.listdir("/proc") if name.isdigit()) - {busy}
     sampler = Sampler(False, 0.01)
     try:
-        wait_for(lambda: any(threads == 1 for _, threads in sampler.take(everybody)), message="one that is counted")
-        wait_for(lambda: any(threads == 0 for _, threads in sampler.take(everybody | {busy})), message="one that is not")
+        wait_for(lambda: any(threads == 1 for _, threads in sampler.take(all_pids)), message="one that is counted")
+        wait_for(lambda: any(threads == 0 for _, threads in sampler.take(all_pids | {busy})), message="one that is not")
     finally:
         sampler.stop()
 
 
-def test_who_has_slept_for_long_is_found_running_again_and_then_counts_once(busy: int) -> None:
-    """Who sleeps is looked at in some of the samples, and counts for the others in the first that finds it running."""
+def test_a_long_sleeper_that_runs_again_is_found_and_counts_once(busy: int) -> None:
+    """A sleeping thread is checked in some of the samples only; the first that finds it running counts it for the others too."""
     sampler, found = Sampler(False, 0.005), []
 
     def take() -> list[int]:
@@ -112,7 +112,7 @@ def test_who_has_slept_for_long_is_found_running_again_and_then_counts_once(busy
 
 
 def _open_of(pids: set[int]) -> set[int]:
-    """Those of them whose `stat` is open here."""
+    """Returns those of the pids whose `stat` is open here."""
     links = []
     for name in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):
@@ -120,9 +120,11 @@ def _open_of(pids: set[int]) -> set[int]:
     return {pid for pid in pids if any(link.startswith(f"/proc/{pid}/stat") for link in links)}  # of one that has ended: "… (deleted)"
 
 
-def test_what_is_open_of_processes_is_closed_when_they_end_and_when_it_stops() -> None:
+def test_descriptors_of_processes_are_closed_at_their_end_and_at_the_samplers() -> None:
     sampler = Sampler(False, 0.005)
-    programs = [subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"]) for _ in range(6)]  # who sleeps is soon closed
+    programs = [
+        subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"]) for _ in range(6)
+    ]  # the descriptor of a sleeper is soon closed
     pids = {program.pid for program in programs}
 
     def opened() -> set[int]:
@@ -130,7 +132,7 @@ def test_what_is_open_of_processes_is_closed_when_they_end_and_when_it_stops() -
         return _open_of(pids)
 
     try:
-        wait_for(lambda: opened() == pids, message="a look at all")
+        wait_for(lambda: opened() == pids, message="a check of all")
         for program in programs[:3]:
             program.kill()
             program.wait(10)
@@ -146,12 +148,12 @@ def test_what_is_open_of_processes_is_closed_when_they_end_and_when_it_stops() -
 
 def test_more_processes_run_than_are_kept_open_and_all_count() -> None:
     programs = [subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"]) for _ in range(70)]
-    everybody = frozenset(int(name) for name in os.listdir("/proc") if name.isdigit()) - {program.pid for program in programs}
+    all_pids = frozenset(int(name) for name in os.listdir("/proc") if name.isdigit()) - {program.pid for program in programs}
     found: list[int] = []
     sampler = Sampler(False, 0.01)
 
     def take() -> int:
-        found.extend(threads for _, threads in sampler.take(everybody))
+        found.extend(threads for _, threads in sampler.take(all_pids))
         return len(found)
 
     try:

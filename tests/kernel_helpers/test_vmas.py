@@ -1,4 +1,4 @@
-"""The flags of mappings, asked in a moment, are those that smaps tells."""
+"""The flags of mappings from one system call equal those in smaps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_kernel_can_be_asked_here(other: int) -> None:
     assert vmas.flags(other, room=2) == vmas.flags(other)
 
 
-def test_where_it_cannot_be_asked_smaps_is_read(other: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smaps_is_read_if_the_system_call_is_missing(other: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vmas, "layout", lambda: None)
     assert read_mappings_quickly(other) == read_mappings(other)
 

@@ -62,6 +62,13 @@ def test_a_lab_comes_and_goes_by_commands(lab_name: Callable[[], str]) -> None:
         (("up", "3", "--speed", "n1=7"), 1, "0.01"),
         (("up", "3", "--cpus", "-1"), 1, "processors"),
         (("up", "3", "--bandwidth", "much"), 1, "100mbit"),
+        (("up", "3", "--delay", "soon"), 64, "0.2ms"),
+        (("up", "3", "--delay", "0.2"), 64, "0.2ms"),
+        (("up", "3", "--delay", "-1ms"), 64, "--delay"),
+        (("up", "3", "--delay", "2s"), 64, "0 to 1 s"),
+        (("up", "3", "--delay", "1ms", "--jitter", "nan"), 64, "200us"),
+        (("up", "3", "--delay", "1ms", "--jitter", "2ms"), 64, "part of the delay"),
+        (("up", "3", "--jitter", "1ms"), 64, "part of the delay"),
         (("up", "3", "--name", "../x"), 1, "no name for a lab"),
         (("status", "--name", "nowhere"), 1, "not up"),
         (("sh", "--name", "nowhere", "n1", "true"), 1, "not up"),
@@ -84,14 +91,14 @@ def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], status: int, word
 @pytest.mark.parametrize(
     "arguments", [("sh", "n9", "true"), ("kill", "n9"), ("cut", "n1", "n9"), ("sh", "n1", "--user", "nobody-here", "id")]
 )
-def test_what_a_lab_does_not_have_is_one_sentence(bare_lab: Lab, arguments: tuple[str, ...]) -> None:
+def test_an_unknown_node_or_user_gives_one_sentence(bare_lab: Lab, arguments: tuple[str, ...]) -> None:
     result = lab(arguments[0], "--name", bare_lab.name, *arguments[1:])
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
     assert "n9" in result.stderr or "nobody-here" in result.stderr
 
 
-def test_an_ordinary_user_is_told_that_a_lab_needs_root() -> None:
+def test_an_ordinary_user_gets_the_message_that_a_lab_needs_root() -> None:
     needs_ordinary_users_here()
     result = subprocess.run(
         ["setpriv", "--reuid", "farhome-a", "--regid", "farhome-a", "--init-groups", LAB, "up", "1"],

@@ -1,4 +1,4 @@
-"""What CRIU has found out about the kernel in one lab is known in the nodes of the next."""
+"""CRIU's findings about the kernel in one lab are known in the nodes of the next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab import Lab, knowledge
 
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of built things, of which it is kept for whom."""
+    """A directory of built programs with the findings that are kept for each user."""
     made = tmp_path / "build"
     made.mkdir()
     (made / "criu").write_text("exec one\n")
@@ -22,7 +22,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def root_with(path: Path, **found: bytes) -> Path:
-    """The root of a node whose CRIU has found that."""
+    """The root of a node whose CRIU has made these findings."""
     kept = path / "run/farhome/criu"
     kept.mkdir(parents=True)
     for name, data in found.items():
@@ -31,13 +31,13 @@ def root_with(path: Path, **found: bytes) -> Path:
 
 
 def handed(path: Path) -> dict[str, bytes]:
-    """What a node that is made now is given."""
+    """Returns the findings that a new node gets."""
     path.mkdir()
     knowledge.hand_over(path)
     return {one.name: one.read_bytes() for one in path.glob("criu/*")}
 
 
-def test_what_one_node_has_found_is_handed_on_as_long_as_criu_is_the_same(tmp_path: Path, build: Path) -> None:
+def test_findings_of_one_node_are_handed_on_as_long_as_criu_is_the_same(tmp_path: Path, build: Path) -> None:
     assert handed(tmp_path / "first") == {}
     knowledge.keep([root_with(tmp_path / "n1"), root_with(tmp_path / "n2", **{"0": b"as root", "1": b"as another"})])
     expected = {"kept-0": b"as root", "kept-1": b"as another"}

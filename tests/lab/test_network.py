@@ -1,4 +1,4 @@
-"""Connections between nodes: cut, healed, slowed down, and what the death of a node looks like from another."""
+"""Connections between nodes: cut, healed, slowed down, and what another node observes when a node dies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from lab import Lab, LabError, NodeProcess
 from tests.lab.waiting import until
 
-# A server that writes down each line; a client that sends what it is told and says what comes back, or how it ended.
+# A server that prints each line; a client that sends each line of its input, and prints the answers or how the connection ended.
 SERVER = """
 import socket, sys
 server = socket.create_server(("0.0.0.0", 7000))
@@ -117,7 +117,7 @@ def test_a_cut_stalls_a_connection_and_loses_nothing_of_it(bare_lab: Lab, conver
     assert bare_lab.status()["cuts"] == []
 
 
-def test_nobody_connects_across_a_cut_and_both_do_after(bare_lab: Lab) -> None:
+def test_no_node_connects_across_a_cut_and_both_do_after(bare_lab: Lab) -> None:
     program = "import socket, sys; socket.create_connection((sys.argv[1], 7000), timeout=0.5)"
     connect = ["/usr/bin/python3", "-c", program, bare_lab.node("n1").address]
     bare_lab.cut("n2", "n1")
@@ -171,12 +171,12 @@ def test_all_of_a_node_dies_at_once(bare_lab: Lab) -> None:
     bare_lab.kill("n3")
     left = set()
     for link in Path("/proc").glob("[0-9]*/ns/pid_for_children"):
-        with suppress(OSError):  # it has ended, or is none of ours to look into
+        with suppress(OSError):  # it has ended, or may not be inspected
             left.add(link.stat().st_ino)
     assert inode not in left
 
 
-def test_bandwidth_bounds_what_goes_through(lab_name: Callable[[], str]) -> None:
+def test_bandwidth_bounds_the_throughput(lab_name: Callable[[], str]) -> None:
     receive = (
         "import socket, time\nserver = socket.create_server(('0.0.0.0', 7000)); print('listening', flush=True)\n"
         "connection, _ = server.accept(); connection.recv(1, socket.MSG_PEEK); begin = time.monotonic(); size = 0\n"
@@ -192,6 +192,75 @@ def test_bandwidth_bounds_what_goes_through(lab_name: Callable[[], str]) -> None
         receiver.communicate(timeout=10)
     assert int(size) == 2_000_000
     assert 0.8 < float(seconds) < 3
+
+
+ECHO = """
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+server.bind(("0.0.0.0", 7000))
+print("listening", flush=True)
+while True:
+    data, address = server.recvfrom(2000)
+    server.sendto(data, address)
+"""
+ASK = """
+import socket, sys, time
+client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+client.settimeout(20)
+client.connect((sys.argv[1], 7000))
+client.send(b"first")  # finds the neighbour
+client.recv(100)
+begun = time.monotonic()
+client.send(b"second")
+client.recv(100)
+print(time.monotonic() - begun)
+for number in range(300):
+    client.send(b"%d" % number)
+print([int(client.recv(100)) for number in range(300)] == list(range(300)))
+"""
+
+
+def test_packets_take_the_delay_each_way_and_keep_their_order(lab_name: Callable[[], str]) -> None:
+    with Lab.up(3, name=lab_name(), delay=0.02, jitter=0.005, mosd=False) as lab:
+        server = lab.node("n2").popen(["/usr/bin/python3", "-c", ECHO], stdout=-1)
+        assert Lines(server.stdout).next() == "listening"  # type: ignore[arg-type]
+        measured = lab.node("n1").run(["/usr/bin/python3", "-c", ASK, lab.node("n2").address], timeout=30, check=True, text=True, stdout=-1)
+        server.kill()
+        server.communicate(timeout=10)
+        seconds, in_order = measured.stdout.split()
+        assert float(seconds) > 0.0295  # no less than twice the delay less the jitter, and what the program takes to wake up
+        assert in_order == "True"
+        assert (lab.status()["delay"], lab.status()["jitter"]) == (0.02, 0.005)
+
+
+def test_delayed_links_carry_much_and_are_cut_and_healed(lab_name: Callable[[], str]) -> None:
+    receive = (
+        "import hashlib, socket\nserver = socket.create_server(('0.0.0.0', 7001)); print('listening', flush=True)\n"
+        "connection, _ = server.accept(); known = hashlib.sha256()\n"
+        "while data := connection.recv(65536): known.update(data)\nprint(known.hexdigest())"
+    )
+    send = (
+        "import hashlib, random, socket, sys\ndata = random.Random(1).randbytes(20_000_000)\n"
+        "socket.create_connection((sys.argv[1], 7001)).sendall(data); print(hashlib.sha256(data).hexdigest())"
+    )
+    with Lab.up(2, name=lab_name(), delay=0.001, mosd=False) as lab:
+        receiver = lab.node("n2").popen(["/usr/bin/python3", "-c", receive], stdout=-1)
+        lines = Lines(receiver.stdout)  # type: ignore[arg-type]
+        assert lines.next() == "listening"
+        command = ["/usr/bin/python3", "-c", send, lab.node("n2").address]
+        sent = lab.node("n1").run(command, timeout=60, check=True, text=True, stdout=-1).stdout
+        assert lines.next(30) == sent.strip()
+        receiver.communicate(timeout=10)
+        conversation = Conversation(lab, "n2")
+        try:
+            lab.cut("n1", "n2")
+            conversation.say("during")
+            assert conversation.heard.next(0.7) is None
+            lab.heal()
+            assert (conversation.heard.next(), conversation.answers.next()) == ("during", "heard during")
+        finally:
+            conversation.close()
 
 
 def test_two_labs_cannot_reach_one_another(bare_lab: Lab, lab_name: Callable[[], str]) -> None:

@@ -1,4 +1,4 @@
-"""What a virtual node is, seen from inside and from outside."""
+"""Properties of a virtual node, seen from inside and from outside."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lab import Lab, LabError, cgroups, state
+from tests import leftovers
 from tests.lab.waiting import until
 
 LabName = Callable[[], str]
 
 
-def test_a_node_has_namespaces_name_and_address_of_its_own(bare_lab: Lab) -> None:
+@pytest.fixture(scope="module")
+def shared_lab() -> Iterator[Lab]:
+    """A lab without daemons for those tests that leave all as it was."""
+    with Lab.up(3, name=f"t-{os.environ[leftovers.RUN]}-{os.getpid()}-nodes", mosd=False) as lab:
+        yield lab
+
+
+def test_a_node_has_namespaces_name_and_address_of_its_own(shared_lab: Lab) -> None:
     kinds = ("mnt", "pid", "net", "uts", "ipc", "cgroup")
     seen: dict[str, set[str]] = {kind: {os.readlink(f"/proc/self/ns/{kind}")} for kind in kinds}
-    for node in bare_lab.nodes():
+    for node in shared_lab.nodes():
         assert node.run("hostname", check=True, text=True).stdout == f"{node.name}\n"
         assert f"inet {node.address}/24" in node.run(["ip", "address"], check=True, text=True).stdout
         for kind in kinds:
@@ -29,27 +37,27 @@ def test_a_node_has_namespaces_name_and_address_of_its_own(bare_lab: Lab) -> Non
     assert {kind: len(values) for kind, values in seen.items()} == dict.fromkeys(kinds, 4)
 
 
-def test_nodes_know_one_another_by_name(bare_lab: Lab) -> None:
-    result = bare_lab.node("n1").run(["getent", "hosts", "n3"], check=True, text=True)
-    assert result.stdout.split() == [bare_lab.node("n3").address, "n3"]
+def test_nodes_know_one_another_by_name(shared_lab: Lab) -> None:
+    result = shared_lab.node("n1").run(["getent", "hosts", "n3"], check=True, text=True)
+    assert result.stdout.split() == [shared_lab.node("n3").address, "n3"]
 
 
 @pytest.mark.parametrize("directory", ["/tmp", "/var/tmp", "/run", "/dev/shm", "/etc/farhome", "/var/lib/farhome", "/sys/fs/cgroup"])
-def test_a_directory_is_private(bare_lab: Lab, directory: str) -> None:
-    bare_lab.node("n1").run(f"mkdir {directory}/mark", check=True)
+def test_a_directory_is_private(shared_lab: Lab, directory: str) -> None:
+    shared_lab.node("n1").run(f"mkdir {directory}/mark", check=True)
     assert not (Path(directory) / "mark").exists()
-    assert bare_lab.node("n2").run(["test", "-e", f"{directory}/mark"]).returncode == 1
-    bare_lab.node("n1").run(f"rmdir {directory}/mark", check=True)
+    assert shared_lab.node("n2").run(["test", "-e", f"{directory}/mark"]).returncode == 1
+    shared_lab.node("n1").run(f"rmdir {directory}/mark", check=True)
 
 
-def test_a_node_has_terminals_of_its_own(bare_lab: Lab) -> None:
+def test_a_node_has_terminals_of_its_own(shared_lab: Lab) -> None:
     program = "import os, pty; a, b = pty.openpty(); print(os.ttyname(b), len(os.listdir('/dev/pts')))"
-    assert bare_lab.node("n2").run(["/usr/bin/python3", "-c", program], check=True, text=True).stdout == "/dev/pts/0 2\n"
+    assert shared_lab.node("n2").run(["/usr/bin/python3", "-c", program], check=True, text=True).stdout == "/dev/pts/0 2\n"
 
 
 @pytest.mark.parametrize("user", ["root", "farhome-a"])
-def test_the_clone_works_inside_for(bare_lab: Lab, user: str) -> None:
-    node = bare_lab.node("n1")
+def test_the_clone_works_inside_for(shared_lab: Lab, user: str) -> None:
+    node = shared_lab.node("n1")
     program = "import lab, pycriu, msgpack; print(lab.__file__)"
     shown = node.run(["/opt/farhome/.venv/bin/python", "-I", "-c", program], user=user, text=True)
     assert (shown.stdout, shown.stderr) == ("/opt/farhome/lab/__init__.py\n", "")
@@ -58,20 +66,20 @@ def test_the_clone_works_inside_for(bare_lab: Lab, user: str) -> None:
     assert node.run(["touch", "/opt/farhome/mark"]).returncode == 1
 
 
-def test_criu_is_content_with_a_node(bare_lab: Lab) -> None:
-    assert "Looks good" in bare_lab.node("n1").run(["/opt/farhome/.build/criu", "check"], check=True, text=True).stdout
+def test_criu_is_content_with_a_node(shared_lab: Lab) -> None:
+    assert "Looks good" in shared_lab.node("n1").run(["/opt/farhome/.build/criu", "check"], check=True, text=True).stdout
 
 
-def test_a_user_is_that_user_and_nobody_else(bare_lab: Lab) -> None:
-    result = bare_lab.node("n1").run("id -un; id -G; echo $HOME; touch /etc/farhome/x", user="farhome-b", text=True)
+def test_a_user_is_exactly_that_user(shared_lab: Lab) -> None:
+    result = shared_lab.node("n1").run("id -un; id -G; echo $HOME; touch /etc/farhome/x", user="farhome-b", text=True)
     name, groups, home = result.stdout.splitlines()
     assert (name, home) == ("farhome-b", "/home/farhome-b")
     assert "0" not in groups.split()
     assert "Permission denied" in result.stderr
 
 
-def test_exit_status_and_death_by_signal_come_out(bare_lab: Lab) -> None:
-    node = bare_lab.node("n1")
+def test_exit_status_and_death_by_signal_come_out(shared_lab: Lab) -> None:
+    node = shared_lab.node("n1")
     assert node.run("exit 7").returncode == 7
     assert node.run("kill -SEGV $$").returncode == -signal.SIGSEGV
     assert node.run(["/does/not/exist"]).returncode == 127
@@ -80,32 +88,32 @@ def test_exit_status_and_death_by_signal_come_out(bare_lab: Lab) -> None:
     assert process.wait(10) == -signal.SIGTERM
 
 
-def test_pids_inside_and_outside_name_the_same_process(bare_lab: Lab) -> None:
-    node = bare_lab.node("n2")
+def test_pids_inside_and_outside_name_the_same_process(shared_lab: Lab) -> None:
+    node = shared_lab.node("n2")
     process = node.popen(["sleep", "infinity"])
     try:
         assert process.node_pid != process.host_pid
         until(lambda: (node.root / f"proc/{process.node_pid}/comm").read_text() == "sleep\n")
-        assert process.host_pid in cgroups.processes(bare_lab.name, "n2")
+        assert process.host_pid in cgroups.processes(shared_lab.name, "n2")
     finally:
         process.kill()
     assert process.wait(10) == -signal.SIGKILL
 
 
-def test_what_runs_too_long_is_killed_with_a_bound(bare_lab: Lab) -> None:
+def test_a_program_that_exceeds_its_timeout_is_killed(shared_lab: Lab) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
-        bare_lab.node("n1").run(["sleep", "infinity"], timeout=0.2)
-    until(lambda: len(cgroups.processes(bare_lab.name, "n1")) == 1)
+        shared_lab.node("n1").run(["sleep", "infinity"], timeout=0.2)
+    until(lambda: len(cgroups.processes(shared_lab.name, "n1")) == 1)
 
 
-def test_process_1_reaps_orphans(bare_lab: Lab) -> None:
-    node = bare_lab.node("n1")
+def test_process_1_reaps_orphans(shared_lab: Lab) -> None:
+    node = shared_lab.node("n1")
     node.run("for i in 1 2 3 4 5; do (setsid sleep 0.01 &) ; done", check=True)
     until(lambda: node.run("ps -e -o stat= | grep -c -E 'Z|sleep'", text=True).stdout == "0\n")
     until(lambda: node.run("pgrep sleep").returncode == 1)
 
 
-def test_speed_and_cpus_bound_what_a_node_computes(lab_name: LabName) -> None:
+def test_speed_and_cpus_bound_a_nodes_computing(lab_name: LabName) -> None:
     program = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
     with Lab.up(1, name=lab_name(), speed={"n1": 0.3}, mosd=False) as lab:
         used = float(lab.node("n1").run(["/usr/bin/python3", "-c", program], check=True, text=True).stdout)
@@ -115,10 +123,10 @@ def test_speed_and_cpus_bound_what_a_node_computes(lab_name: LabName) -> None:
 def test_a_quota_holds_for_the_period_that_is_asked_for(lab_name: LabName) -> None:
     with Lab.up(1, name=lab_name(), cpus=0.5, period=0.1, mosd=False) as lab:
         directories = cgroups.directories(lab.name, "n1")
-        told = [(one / "cpu.max").read_text().split() for one in directories if (one / "cpu.max").exists()]
-        told += [[(one / f"cpu.cfs_{what}_us").read_text().strip() for what in ("quota", "period")]
+        limits = [(one / "cpu.max").read_text().split() for one in directories if (one / "cpu.max").exists()]
+        limits += [[(one / f"cpu.cfs_{what}_us").read_text().strip() for what in ("quota", "period")]
                  for one in directories if (one / "cpu.cfs_quota_us").exists()]  # fmt: skip
-        assert told == [["50000", "100000"]]
+        assert limits == [["50000", "100000"]]
 
 
 def test_no_quota_holds_for_hours(lab_name: LabName) -> None:
@@ -128,9 +136,9 @@ def test_no_quota_holds_for_hours(lab_name: LabName) -> None:
 
 def test_a_slow_node_has_fewer_cores_of_the_same_speed(lab_name: LabName) -> None:
     with Lab.up(2, name=lab_name(), speed={"n2": 0.5}) as lab:
-        told = {one["name"]: one for one in lab.node("n1").ask_mosd("nodes")["nodes"]}
-        assert told["n1"]["speed"] == pytest.approx(told["n2"]["speed"])
-        assert (told["n1"]["cores"], told["n2"]["cores"]) == (1.0, 0.5)
+        nodes = {one["name"]: one for one in lab.node("n1").ask_mosd("nodes")["nodes"]}
+        assert nodes["n1"]["speed"] == pytest.approx(nodes["n2"]["speed"])
+        assert (nodes["n1"]["cores"], nodes["n2"]["cores"]) == (1.0, 0.5)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
@@ -224,7 +232,7 @@ def test_a_node_that_cannot_be_set_up_leaves_nothing(lab_name: LabName, monkeypa
     assert not any(directory.exists() for directory in cgroups.directories(lab.name))
 
 
-def test_status_tells_what_is_so(bare_lab: Lab) -> None:
+def test_status_shows_the_true_state(bare_lab: Lab) -> None:
     bare_lab.kill("n2")
     bare_lab.cut("n1", "n3")
     status = json.loads(json.dumps(bare_lab.status()))

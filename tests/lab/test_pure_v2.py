@@ -1,4 +1,4 @@
-"""Where the unified cgroup hierarchy is all there is, as on a new distribution: groups of nodes and guests, and none left."""
+"""Groups of nodes and guests where there is only the unified cgroup hierarchy, as on a new distribution; and none left."""
 
 from __future__ import annotations
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 from lab import Lab, LabError
 from lab.storm import storm
+from tests import leftovers
+
+
+@pytest.fixture(scope="module")
+def lab3() -> Iterator[Lab]:
+    with Lab.up(3, name=f"t-{os.environ[leftovers.RUN]}-{os.getpid()}-storm") as lab:
+        yield lab
 
 
 def test_a_storm_moves_a_job_until_it_has_ended(lab3: Lab) -> None:

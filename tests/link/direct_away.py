@@ -1,4 +1,4 @@
-"""The away process of a Pair (bench/link_pair.py) whose guest has direct files: it opens the stub's files itself, on the same machine."""
+"""The away process of a Pair (bench/calls/link_pair.py) whose guest has direct files: it opens them itself, on the same machine."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import struct
 import sys
 from pathlib import Path
 
-from bench.link_pair import _Away, serve
-from kernel_helpers.link.link import READ, AwayLink, Event, Kind
+from bench.calls.link_pair import _Away, serve
+from kernel_helpers.link.ends.away import AwayLink
+from kernel_helpers.link.ends.events import READ, Event, Kind
 from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import ERESTARTNOINTR
 from wire.control import Control
 
 EAGER = 3
 PLACE = struct.Struct("<QQq")
-"""Of POSITION and POSITIONED here: number, serial, position."""
+"""Layout of POSITION and POSITIONED here: number, serial, position."""
 
 
 class Away(_Away):

@@ -463,7 +463,7 @@ static void *stand(void *argument)
 	return argument;
 }
 
-/* One blocking call, told before and after; the test sends signals meanwhile. */
+/* One blocking call, reported before and after; the test sends signals meanwhile. */
 static void on_signal(int number)
 {
 	(void)number;
@@ -515,7 +515,7 @@ static long since(const struct timespec *begin, const struct timespec *end)
 	return (end->tv_sec - begin->tv_sec) * 1000 + (end->tv_nsec - begin->tv_nsec) / 1000000;
 }
 
-/* Tells milliseconds since the call was made first, and since it was made here. */
+/* Reports milliseconds since the call was made first, and since it was made here. */
 static void leaving(const char *what)
 {
 	struct timespec here, end;
@@ -525,7 +525,7 @@ static void leaving(const char *what)
 	say("%ld %ld %ld\n", result, since(&leave_begin, &end), since(&here, &end));
 }
 
-/* Speed: `bench KIND COUNT` tells nanoseconds per call. */
+/* Speed: `bench KIND COUNT` reports nanoseconds per call. */
 static void make_call(char kind, int fd, char *data)
 {
 	struct stat st;

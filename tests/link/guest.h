@@ -1,4 +1,4 @@
-/* How the programs under test tell what they found out. Include it after the system's headers. */
+/* Output functions of the programs under test. Include it after the system's headers. */
 #ifndef FARHOME_GUEST_H
 #define FARHOME_GUEST_H
 #include <errno.h>

@@ -180,11 +180,11 @@ static void attributes(void)
 	TRY(syscall(SYS_quotactl_fd, 77, QCMD(Q_GETFMT, USRQUOTA), 0, &format));
 }
 
-static volatile int told;
+static volatile int notified;
 
 static void on_signal(int number)
 {
-	told = number;
+	notified = number;
 }
 
 static void objects(void)
@@ -277,9 +277,9 @@ static void objects(void)
 	TRY(syscall(SYS_mq_notify, q, &e));
 	TRY(syscall(SYS_mq_notify, q, &e));
 	syscall(SYS_mq_timedsend, q, "one", 3, 0, NULL);
-	for (struct timespec t = {0, 5000000}; !told; nanosleep(&t, NULL))
+	for (struct timespec t = {0, 5000000}; !notified; nanosleep(&t, NULL))
 		;
-	say("signal %d\n", told);
+	say("signal %d\n", notified);
 	TRY(syscall(SYS_mq_timedreceive, q, text, sizeof text, NULL, NULL));
 	e = (struct sigevent){.sigev_notify = SIGEV_THREAD, .sigev_signo = n, .sigev_value.sival_ptr = cookie};
 	TRY(syscall(SYS_mq_notify, q, &e));
@@ -507,7 +507,7 @@ static void machine(void)
 	TRY(syscall(SYS_kexec_file_load, 77, 77, 4, "abc", 0));
 	TRY(syscall(SYS_acct, "missing/file"));
 	TRY(syscall(SYS_acct, wild));
-	TRY(syscall(SYS_syslog, 3, buffer, sizeof buffer - 1) >= 0); /* the newest line may be longer, of anybody, and there is none then */
+	TRY(syscall(SYS_syslog, 3, buffer, sizeof buffer - 1) >= 0); /* 0: the newest line, of any program, is longer than the buffer */
 	TRY(syscall(SYS_syslog, 3, wild, 100));
 	TRY(syscall(SYS_syslog, 3, NULL, 100));
 	TRY(syscall(SYS_syslog, 10, NULL, 0) > 0);

@@ -10,14 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from bench.link_pair import GO_HOME, Pair
+from bench.calls.link_pair import GO_HOME, Pair
 from tests.link.conftest import Native
 
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.parametrize("interception", ["notify", "ptrace"])
-@pytest.mark.parametrize("family", ["files", "directories", "pipes", "sockets", "identity", "threads", "clocks"])
+FAMILIES = ["files", "directories", "pipes", "sockets", "identity", "threads", "clocks"]
+WAYS = [
+    *((family, "notify") for family in FAMILIES), ("files", "ptrace"), ("threads", "ptrace"),
+    *(pytest.param(family, "ptrace", marks=pytest.mark.soak) for family in FAMILIES if family not in ("files", "threads")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "interception"), WAYS)
 def test_family_is_the_same_as_native(family: str, interception: str, guest: Path, native: Native, tmp_path: Path) -> None:
     threads = 4 if family == "threads" else 1
     with Pair([str(guest), family], threads, directory=str(tmp_path), interception=interception) as pair:
@@ -69,7 +75,7 @@ def _ended_or_grown(pair: Pair, file: Path, size: int) -> bool:
 
 
 def test_every_write_is_done_once_across_broken_connections(guest: Path, tmp_path: Path) -> None:
-    count = 20_000
+    count = 100_000
     with Pair([str(guest), "append", str(count)], directory=str(tmp_path)) as pair:
         written = tmp_path / "appended"
         breaks = 0
@@ -90,7 +96,9 @@ def test_stub_keeps_its_command_line_and_gives_up_its_memory(guest: Path) -> Non
     reader, writer = os.pipe()
     with Pair([str(guest), "block", "read"], stdin=reader) as pair:
         pair.until(lambda: b"waiting" in pair.output, 10, "not begun")
-        shown = subprocess.run(["ps", "-o", "args=", "-p", str(pair.process.pid)], capture_output=True, text=True, check=True).stdout
+        shown = subprocess.run(
+            ["ps", "-o", "args=", "-p", str(pair.process.pid)], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
         assert shown.strip() == f"{guest} block read"
         status = Path(f"/proc/{pair.process.pid}/status").read_text()
         anonymous = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))

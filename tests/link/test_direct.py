@@ -1,4 +1,4 @@
-"""A guest reads files by open files of its own, and whatever it does to their descriptors, it finds what it would find at home."""
+"""A guest reads files through its own open files; after every operation on their descriptors it reads what it would read at home."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.link_pair import Pair
-from deputy.direct import set_position
-from kernel_helpers.link.direct_files import POSITION
+from bench.calls.link_pair import Pair
+from deputy.requests.direct_files import set_position
+from kernel_helpers.link.ends.direct_files import POSITION
 from tests.link.direct_away import PLACE
 from tests.programs.build import program
 from wire.control import Control
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class DirectPair(Pair):
-    """With the home's part in direct files. `given_up`: how often one became home's again."""
+    """A pair with the home's part of direct files. `given_up`: how often one became home's again."""
 
     given_up = 0
 

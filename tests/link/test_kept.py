@@ -1,4 +1,4 @@
-"""What one end of a link can have the other end keep: an answer or a call for each thread, and a few megabytes of messages."""
+"""Limits on what one end of a link can make the other keep: an answer or a call for each thread, and a few megabytes of messages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.link_pair import wait_for
-from kernel_helpers.link.link import HomeLink, Kind
+from bench.calls.link_pair import wait_for
+from kernel_helpers.link.ends.events import Kind
+from kernel_helpers.link.ends.home import HomeLink
 from tests.link.test_session import CALL, CALL_KIND, CONTROL, FRAME, GETPPID, REPLY, REPLY_BODY, RESUME, call, collect, control, frame
 
 pytestmark = pytest.mark.timeout(60)
 ROOT = Path(__file__).resolve().parents[2]
 REQUEST, DONE = 0, 4
-"""Where a slot has the last request, and the last that has ended (slot.h)."""
+"""Offsets in a slot of the last request, and of the last that has ended (slot.h)."""
 
 
 def next_frame(connection: socket.socket, wanted: int) -> tuple[int, int, bytes]:
@@ -49,7 +50,7 @@ def test_home_answers_no_call_of_a_thread_whose_last_answer_is_not_acknowledged(
             two.sendall(frame(CALL_KIND, call(GETPPID, sequence=number), number, acknowledged))
             wait_for(lambda number=number: slots[slot + REQUEST] == number, 10, "the call was not taken")  # type: ignore[misc]
             slots[slot + DONE] = number
-            wait_for(lambda: home.told(1) or not home.standing(1).busy, 10, "the call was not answered")
+            wait_for(lambda: home.signals_arrived(1) or not home.standing(1).busy, 10, "the call was not answered")
             assert next_frame(two, REPLY)[0] == number
         two.sendall(frame(CALL_KIND, call(GETPPID, sequence=3), 3, acknowledged=1))
         events = collect(home, lambda events: any(event.kind == Kind.CONNECTION_LOST for event in events), 10)
@@ -60,7 +61,7 @@ def test_home_answers_no_call_of_a_thread_whose_last_answer_is_not_acknowledged(
 
 @contextmanager
 def caller(guest: Path, directory: Path) -> Iterator[socket.socket]:
-    """A guest that calls its home, which is whoever takes what this listens for."""
+    """Runs a guest whose calls go to this listener: the test takes the place of its home."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         subprocess.Popen(
@@ -77,7 +78,7 @@ def caller(guest: Path, directory: Path) -> Iterator[socket.socket]:
             listener.settimeout(20)
             port = str(listener.getsockname()[1])
             away = subprocess.Popen(
-                [sys.executable, "-m", "bench.link_pair", "127.0.0.1", port, child, "notify", ""], cwd=ROOT, stdin=subprocess.PIPE
+                [sys.executable, "-m", "bench.calls.link_pair", "127.0.0.1", port, child, "notify", ""], cwd=ROOT, stdin=subprocess.PIPE
             )
             yield listener
         finally:
@@ -107,7 +108,7 @@ def test_the_guests_node_takes_no_answer_that_does_not_acknowledge_the_call(gues
                         next_frame(connection, CALL_KIND)
 
 
-def test_messages_that_nobody_has_read_yet_are_bounded_in_bytes() -> None:
+def test_unread_messages_are_bounded_in_bytes() -> None:
     body, sent = bytes(1 << 20), 0
     with HomeLink([1]) as home:
         one, two = socket.socketpair()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.link_pair import GO_HOME, Pair
+from bench.calls.link_pair import GO_HOME, Pair
 from kernel_helpers.calls.numbers import NUMBERS
 from tests.link.conftest import Native
 
@@ -17,8 +17,13 @@ OWN_NAMESPACES = ("unshare", "--mount", "--uts", "--ipc")
 FAMILIES = ("attributes", "objects", "filters", "mounts", "keys", "machine", "persona", "credentials")
 
 
-@pytest.mark.parametrize("interception", ["notify", "ptrace"])
-@pytest.mark.parametrize("family", FAMILIES)
+WAYS = [
+    *((family, "notify") for family in FAMILIES), ("filters", "ptrace"), ("credentials", "ptrace"),
+    *(pytest.param(family, "ptrace", marks=pytest.mark.soak) for family in FAMILIES if family not in ("filters", "credentials")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "interception"), WAYS)
 def test_family_is_the_same_as_native(family: str, interception: str, rare: Path, native_in: Native, tmp_path: Path) -> None:
     command = [*OWN_NAMESPACES, str(rare), family]
     directory = tmp_path / "away"
@@ -30,7 +35,7 @@ def test_family_is_the_same_as_native(family: str, interception: str, rare: Path
     assert status == 7
 
 
-@pytest.mark.parametrize("interception", ["notify", "ptrace"])
+@pytest.mark.parametrize("interception", ["notify", pytest.param("ptrace", marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("what", "call"),
     [
@@ -42,7 +47,7 @@ def test_family_is_the_same_as_native(family: str, interception: str, rare: Path
         ("options", "mount"),
     ],
 )
-def test_what_only_homes_kernel_knows_goes_home(what: str, call: str, interception: str, rare: Path, tmp_path: Path) -> None:
+def test_calls_that_only_homes_kernel_knows_go_home(what: str, call: str, interception: str, rare: Path, tmp_path: Path) -> None:
     with Pair([str(rare), "home", what], directory=str(tmp_path), interception=interception) as pair:
         pair.until(lambda: any(e.kind == GO_HOME for e in pair.events) or pair.status is not None, 20, "nothing happens")
         assert pair.status is None, pair.output

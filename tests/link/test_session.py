@@ -1,4 +1,4 @@
-"""The session: every control frame once and in order whatever the connection does; nonsense breaks it and nothing else."""
+"""The session: every control frame once and in order over any number of connections; nonsense breaks it and nothing else."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bench.link_pair import wait_for
+from bench.calls.link_pair import wait_for
 from engine.pour.arrival import install_filter
-from kernel_helpers.link.link import AwayLink, Event, HomeLink, Kind, SessionLink
+from kernel_helpers.link.ends.away import AwayLink
+from kernel_helpers.link.ends.events import Event, Kind
+from kernel_helpers.link.ends.home import HomeLink
+from kernel_helpers.link.ends.session import SessionLink
 from kernel_helpers.process import seizing
 from kernel_helpers.process.syscalls import SYS
-from remote.intercept_ptrace import PtraceLink
+from remote.reference.intercept_ptrace import PtraceLink
 
 pytestmark = pytest.mark.timeout(60)
 FRAME = struct.Struct("<IHHIIQQ")
-CALL = struct.Struct("<QiI6QIIQIIII")
+CALL = struct.Struct("<QiI6QIIQIIIIIIIiq")
 REPLY_BODY = struct.Struct("<QqII")
 RESUME, HEARTBEAT, CALL_KIND, REPLY, ABANDON, CONTROL = 1, 2, 3, 4, 5, 40
 
@@ -85,7 +88,7 @@ def test_frames_cross_broken_connections_once_and_in_order(ends: tuple[HomeLink,
         assert got[link] == sent[other]
 
 
-def test_what_was_acknowledged_is_let_go(ends: tuple[HomeLink, PtraceLink]) -> None:
+def test_acknowledged_frames_are_released(ends: tuple[HomeLink, PtraceLink]) -> None:
     home, away = ends
     for _ in range(50):
         home.send(CONTROL, 0, bytes(10_000))
@@ -101,7 +104,7 @@ def test_what_was_acknowledged_is_let_go(ends: tuple[HomeLink, PtraceLink]) -> N
         copy.close()
 
 
-def test_barrier_holds_what_follows_until_release(ends: tuple[HomeLink, PtraceLink]) -> None:
+def test_a_barrier_holds_later_frames_until_release(ends: tuple[HomeLink, PtraceLink]) -> None:
     home, away = ends
     copies = connect(home, away)
     home.send(CONTROL, 0, b"before")
@@ -117,7 +120,7 @@ def test_barrier_holds_what_follows_until_release(ends: tuple[HomeLink, PtraceLi
         copy.close()
 
 
-def test_silence_is_told(ends: tuple[HomeLink, PtraceLink]) -> None:
+def test_silence_is_reported(ends: tuple[HomeLink, PtraceLink]) -> None:
     home, _ = ends
     home.set_silence(0.3)
     one, two = socket.socketpair()
@@ -142,7 +145,7 @@ def call(
     outs: int = 0,
     sequence: int = 1,
 ) -> bytes:
-    return CALL.pack(sequence, number, offsets, *arguments, image, area, *place, relocations, outs)
+    return CALL.pack(sequence, number, offsets, *arguments, image, area, *place, relocations, outs, *(0,) * 5)
 
 
 GETPPID = 110
@@ -205,7 +208,7 @@ def test_a_call_of_a_thread_that_has_ended_meanwhile_breaks_nothing(ends: tuple[
 
 
 def test_a_reply_to_a_thread_that_has_ended_meanwhile_breaks_nothing() -> None:
-    never = os.eventfd(0)  # no call of the guest is ever told
+    never = os.eventfd(0)  # reports no call of the guest, ever
     with AwayLink(never, os.getpid(), {1: 1, 2: 2}) as away:
         away.remove_thread(2, 2)
         one, two = socket.socketpair()
@@ -220,7 +223,7 @@ def test_a_reply_to_a_thread_that_has_ended_meanwhile_breaks_nothing() -> None:
 
 
 DONE, WATCHED, AT_CONTROL = 4, 12, 2
-"""Where a slot has the last request that has ended, and who waits for that (slot.h): the one whom the control page wakes."""
+"""Offsets in a slot of the last request that has ended, and of its waiter (slot.h), which the control page wakes."""
 
 
 def test_a_call_whose_place_is_being_mapped_has_not_ended() -> None:
@@ -251,7 +254,7 @@ def test_closing_with_everything_under_way_ends() -> None:
 
 
 def test_the_call_of_a_process_that_is_about_to_end_takes_no_other_home() -> None:
-    """Home has let go of a child that it has killed; until the child has died here, its calls are nobody's."""
+    """Home has let go of a child that it has killed; until the child has died here, its calls have no home."""
     source = (
         "import ctypes, os, sys\nlibc = ctypes.CDLL(None)\nsys.stdin.readline()\nchild = os.fork()\n"
         f"if not child: libc.syscall({SYS.getppid})\n"

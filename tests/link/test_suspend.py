@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.link_pair import PARKED, PAUSE, UNPAUSE, Pair
+from bench.calls.link_pair import PARKED, PAUSE, UNPAUSE, Pair
 from kernel_helpers.process.syscalls import SYS
 
 pytestmark = pytest.mark.timeout(60)
@@ -31,7 +31,7 @@ def waiting(guest: Path, what: str, interception: str = "notify") -> Iterator[tu
         tid = link.threads[0]
 
         def is_under_way() -> bool:
-            standing = link.standing(tid)  # in one look: the call before may still be busy when this one's number is there
+            standing = link.standing(tid)  # in one snapshot: the call before may still be busy when this one's number is there
             return bool(standing.busy) and standing.number == number
 
         pair.until(is_under_way, 10, "no call under way")
@@ -61,7 +61,7 @@ def test_signal_with_a_handler_interrupts(what: str, call: str, guest: Path, int
 
 @pytest.mark.parametrize("interception", ["notify", "ptrace"])
 @pytest.mark.parametrize("what", ["nanosleep", "poll"])
-def test_sleep_goes_on_with_what_is_left_when_no_handler_runs(what: str, guest: Path, interception: str) -> None:
+def test_a_sleep_continues_with_its_remaining_time_when_no_handler_runs(what: str, guest: Path, interception: str) -> None:
     began, times = time.monotonic(), 0
     with waiting(guest, what, interception) as (pair, _):
         tid = pair.link.threads[0] if pair.link else 0
@@ -93,7 +93,7 @@ def test_cancel_that_meets_the_end_of_a_call_loses_nothing(guest: Path) -> None:
     with waiting(guest, "read") as (pair, writer):
         tid = pair.link.threads[0] if pair.link else 0
         os.write(writer, b"abc")
-        pair.stub.cancel(tid)  # the result, or the call made again: the program cannot tell
+        pair.stub.cancel(tid)  # the result, or the call made again: the program sees no difference
         assert pair.run(20) == (7, b"waiting\nread(0, buffer, 10) = 3 (ok)\n")
 
 
@@ -151,5 +151,5 @@ def test_sleep_begun_away_goes_on_in_the_stopped_stub(what: str, number: int, gu
 
 def test_stub_dies_with_its_status(guest: Path) -> None:
     with waiting(guest, "read") as (pair, _):
-        subprocess.run(["kill", "-9", str(pair.process.pid)], check=True)
+        subprocess.run(["kill", "-9", str(pair.process.pid)], check=True, timeout=60)
         assert pair.run(10)[0] == -9

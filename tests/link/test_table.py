@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kernel_helpers.calls import documentation, table
 from kernel_helpers.calls import filter as bpf
-from kernel_helpers.calls import table
 from kernel_helpers.calls.numbers import NUMBERS
 from kernel_helpers.calls.table import Class, Shape
 
@@ -54,7 +54,7 @@ def test_foreign_abis_are_refused(number: int, arch: int) -> None:
     assert bpf.evaluate(number, (0,) * 6, arch) == bpf.RET_ENOSYS
 
 
-def test_program_is_what_was_evaluated() -> None:
+def test_the_bpf_program_has_the_evaluated_instructions() -> None:
     assert len(bpf.program()) == 8 * len(bpf.instructions())
     assert len(bpf.instructions()) < 1000
 
@@ -100,7 +100,7 @@ def test_few_calls_take_a_process_home_and_each_says_why() -> None:
 
 
 def test_documentation_is_up_to_date() -> None:
-    assert (ROOT / "docs/calls.md").read_text() == table.documentation()
+    assert (ROOT / "docs/calls.md").read_text() == documentation.documentation()
 
 
 def test_table_can_be_generated_without_the_project(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK, MKNOD, MKDIR, UNLINK, RMDIR
 SETXATTR, GETXATTR, OPENDIR, READDIR, SETLK, SETLKW, CREATE, INTERRUPT = 21, 22, 27, 28, 32, 33, 35, 36
 FALLOCATE, READDIRPLUS, RENAME2 = 43, 44, 45
 PING, BYE, ACK = 0x4D460001, 0x4D460003, 0x4D460005
-PONG, FENCE, LOOK, LOOK_SOON = 0x4D460002, 0x4D460004, 0x4D460006, 0x4D460007
+PONG, FENCE, REVALIDATE, REVALIDATE_SOON = 0x4D460002, 0x4D460004, 0x4D460006, 0x4D460007
 INVAL_INODE, INC_EPOCH = 2, 8
 ROOT = 1
 AGAIN = 1 << 63
@@ -36,7 +36,7 @@ _ATTRIBUTES = struct.Struct("<6Q10I")
 
 @dataclass(frozen=True)
 class Attributes:
-    """Of struct fuse_attr, what tests look at."""
+    """The fields of struct fuse_attr that tests check."""
 
     inode: int
     size: int
@@ -79,7 +79,7 @@ class Caller:
         self._wish = encrypted
         self.obeys = True
         """whether fences are answered"""
-        self.told: list[tuple[int, int]] = []
+        self.notified: list[tuple[int, int]] = []
         """notifications: (code, node)"""
         self.resumed = self.encrypted = False
         self.connect()
@@ -134,8 +134,8 @@ class Caller:
         """The next reply, or (0, code, body) of a notification that has been obeyed."""
         size, error, unique = _OUT.unpack(self._exactly(self.back, _OUT.size))
         body = self._exactly(self.back, size - _OUT.size)
-        if not unique and error in (INVAL_INODE, INC_EPOCH, LOOK, LOOK_SOON):
-            self.told.append((error, int.from_bytes(body[:8], "little")))
+        if not unique and error in (INVAL_INODE, INC_EPOCH, REVALIDATE, REVALIDATE_SOON):
+            self.notified.append((error, int.from_bytes(body[:8], "little")))
         if not unique and error == FENCE and self.obeys:
             self.send(ACK, int.from_bytes(body[:8], "little"))
         return unique, error, body
@@ -157,14 +157,14 @@ class Caller:
     # -- requests as the kernel makes them ------------------------------------------------------------------------------------
 
     def lookup(self, parent: int, name: bytes | str) -> Entry:
-        """Of a name in a directory."""
+        """Returns the entry of a name in a directory."""
         entry = _entry(self.ask(LOOKUP, parent, (name.encode() if isinstance(name, str) else name) + b"\0"))
         if not entry.node:
             raise FileNotFoundError(errno.ENOENT, "which may be remembered")
         return entry
 
     def walk(self, path: str | Path) -> Entry:
-        """Of a path from the root, step by step."""
+        """Returns the entry of a path from the root, step by step."""
         entry = Entry(ROOT, Attributes(0, 0, 0, 0, 0, 0))
         for name in Path(path).parts:
             if name != "/":
@@ -199,7 +199,7 @@ class Caller:
         self.ask(RELEASE, node, struct.pack("<QIIQ", handle, 0, 0, 0))
 
     def names(self, node: int) -> set[str]:
-        """Of a directory."""
+        """Returns the names in a directory."""
         handle = int.from_bytes(self.ask(OPENDIR, node, struct.pack("<2I", os.O_RDONLY, 0))[:8], "little")
         found, offset = set(), 0
         while data := self.ask(READDIR, node, struct.pack("<QQIIQII", handle, offset, 4096, 0, 0, 0, 0)):

@@ -19,7 +19,7 @@ TIMEOUT = round(bound(2))
 """Seconds for which the nodes wait for one that is lost."""
 NUMBERS = itertools.count(1)
 SHOWN = 'exports = ["/"]\nroot = "root"\n'
-"""One administration: everything, to everybody's root."""
+"""Configuration of one administration: everything is exported, to root of all nodes."""
 
 
 def until(test: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
@@ -52,28 +52,28 @@ class Pair:
         return self.nodes[number - 1]
 
     def mounts(self, node: Node) -> list[str]:
-        """Where files of other nodes are mounted there."""
+        """Returns the mount points of other nodes' files there."""
         lines = Path(f"/proc/{node.state.pid}/mountinfo").read_text().splitlines()
         return [line.split()[4] for line in lines if " - fuse.mfs " in line]
 
     def wait_mounted(self, node: Node) -> None:
-        """Until it has the files of all others."""
+        """Waits until the node has mounted the files of all others."""
         wanted = {f"/mfs/{other.name}" for other in self.nodes} - {f"/mfs/{node.name}"}
         until(lambda: wanted <= set(self.mounts(node)), f"mounts of {node.name}")
 
     def pids(self, node: Node) -> dict[str, int]:
-        """Of the programs of the file tree there, as the node has them: `server`, and one for each node that is mounted."""
-        told = node.ask_mosd("mfs")
-        return {"server": told["server"], **{one["node"]: one["pid"] for one in told["mounts"]}}
+        """Returns the pids of the file tree's programs there, as that node numbers them: `server`, and one for each mounted node."""
+        status = node.ask_mosd("mfs")
+        return {"server": status["server"], **{one["node"]: one["pid"] for one in status["mounts"]}}
 
     def kill(self, node: Node, what: str) -> int:
-        """Kills one of pids(), once it runs: until then it is 0, and that would be whoever asks for it. Returns its id."""
+        """Kills one of pids() as soon as it runs (until then its id is 0, which would be the caller's process group). Returns its id."""
         pid = int(until(lambda: self.pids(node).get(what, 0), f"{what} runs"))
         node.run(["kill", "-9", str(pid)], check=True)
         return pid
 
     def python(self, number: int, program: str, *arguments: str, user: str | None = None, timeout: float = 30) -> str:
-        """What a Python program says on that node; it must succeed."""
+        """Returns the output of a Python program on that node; it must succeed."""
         done = self[number].run([PYTHON, "-c", program, *arguments], user=user, text=True, timeout=bound(timeout))
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
@@ -84,7 +84,7 @@ class Pair:
         return self[number].popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
 
     def sh(self, number: int, command: str, user: str | None = None, timeout: float = 30) -> str:
-        """What a command says on that node; it must succeed."""
+        """Returns the output of a command on that node; it must succeed."""
         done = self[number].run(command, user=user, text=True, timeout=bound(timeout))
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return str(done.stdout)

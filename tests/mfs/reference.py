@@ -1,7 +1,7 @@
 """mfs-server once more, in Python: the readable reference that tests compare the one in C with.
 
 It shows the whole tree of this node, read and write, to one mount at a time, one request after the other; nothing may be remembered, and
-nothing outlives it. Locks are tried, not waited for. Whatever it answers, the server in C answers too.
+nothing outlives it. Locks are tried, not waited for. The server in C must give the same answers.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class Request:
     body: bytes
 
     def names(self, skip: int = 0) -> list[bytes]:
-        """What follows so many bytes: strings that end with NUL. Errors: OSError if the first is no single step."""
+        """Returns the strings after `skip` bytes, which end with NUL. Errors: OSError if the first is no single step."""
         found = self.body[skip:].split(b"\0")[:-1]
         if not found or found[0] in {b"", b".", b".."} or b"/" in found[0]:
             raise _error(errno.EINVAL)
         return found
 
     def word(self, skip: int = 0) -> bytes:
-        """One such string, whatever it holds. Errors: OSError."""
+        """Returns one such string, with any content. Errors: OSError."""
         if not (found := self.body[skip:].split(b"\0")[:-1]) or not found[0]:
             raise _error(errno.EINVAL)
         return found[0]
@@ -91,7 +91,7 @@ def attributes(about: os.stat_result) -> bytes:
 
 @contextmanager
 def acting_as(uid: int, gid: int) -> Iterator[None]:
-    """This thread's file-system user, group and groups are those of who asks; no capability is left for others than root."""
+    """This thread's file-system user, group and groups are those of the asking user; no capability is left for others than root."""
     try:
         entry = pwd.getpwuid(uid)
         groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
@@ -114,7 +114,7 @@ class Reference:
 
     def __init__(self) -> None:
         self._nodes: dict[int, int] = {ROOT: os.open("/", os.O_PATH)}
-        self._files: dict[int, int] = {}  # open ones; whose they are
+        self._files: dict[int, int] = {}  # open descriptors, each with its owner
         self._numbers: dict[tuple[int, int], int] = {}
         self._next = ROOT + 1
         self._handlers: dict[int, Callable[[Request], bytes]] = {
@@ -164,7 +164,7 @@ class Reference:
     # -- names -----------------------------------------------------------------------------------------------------------------
 
     def lookup(self, request: Request) -> bytes:
-        """What has that name."""
+        """Replies with the entry of that name."""
         return self._entry(self._node(request.node), request.names()[0])
 
     def symlink(self, request: Request) -> bytes:
@@ -202,14 +202,14 @@ class Reference:
         return b""
 
     def rename(self, request: Request) -> bytes:
-        """As rename(2)."""
+        """Renames as rename(2)."""
         (into,) = struct.unpack_from("<Q", request.body)
         old, new = request.names(8)
         os.rename(old, new, src_dir_fd=self._node(request.node), dst_dir_fd=self._node(into))
         return b""
 
     def rename2(self, request: Request) -> bytes:
-        """As renameat2(2)."""
+        """Renames as renameat2(2)."""
         into, flags, _ = struct.unpack_from("<QII", request.body)
         old, new = request.names(16)
         if _libc.renameat2(self._node(request.node), old, self._node(into), new, flags):
@@ -217,20 +217,20 @@ class Reference:
         return b""
 
     def link(self, request: Request) -> bytes:
-        """One more name of a file."""
+        """Makes one more name of a file."""
         (node,) = struct.unpack_from("<Q", request.body)
         (name,) = request.names(8)
         os.link(_path(self._node(node)), name, dst_dir_fd=self._node(request.node), follow_symlinks=True)
         return self._entry(self._node(request.node), name)
 
     def readlink(self, request: Request) -> bytes:
-        """Where a link leads."""
+        """Returns the target of a link."""
         return os.readlink(b"", dir_fd=self._node(request.node))
 
     # -- attributes ------------------------------------------------------------------------------------------------------------
 
     def getattr(self, request: Request) -> bytes:
-        """What a file is."""
+        """Replies with the attributes of a file."""
         return bytes(16) + attributes(os.fstat(self._node(request.node)))
 
     def setattr(self, request: Request) -> bytes:
@@ -253,7 +253,7 @@ class Reference:
         return self.getattr(request)
 
     def statfs(self, request: Request) -> bytes:
-        """Of the file system that the node is on."""
+        """Replies with the figures of the node's file system."""
         about = os.statvfs(_path(self._node(request.node)))
         return struct.pack(
             "<5Q4I24x", about.f_blocks, about.f_bfree, about.f_bavail, about.f_files, about.f_ffree, about.f_bsize, about.f_namemax,
@@ -278,7 +278,7 @@ class Reference:
         return value
 
     def getxattr(self, request: Request) -> bytes:
-        """Its value, or how long that is."""
+        """Returns its value, or the length of it."""
         (room, _), name = struct.unpack_from("<2I", request.body), request.word(8)
         return self._sized(os.getxattr(_path(self._node(request.node)), name), room)
 
@@ -302,7 +302,7 @@ class Reference:
         return _OPENED.pack(descriptor, NOFLUSH if how == os.O_RDONLY else DIRECT_IO if past_pages else 0, 0)
 
     def open(self, request: Request) -> bytes:
-        """Opens a file; fifos, sockets and devices are each node's own. What has no name any more only who has it open can open again."""
+        """Opens a file; fifos, sockets and devices are each node's own. An unlinked file can be opened again only by its openers."""
         (flags,) = struct.unpack_from("<I", request.body)
         node = self._node(request.node)
         about = os.fstat(node)
@@ -364,14 +364,14 @@ class Reference:
         return b""
 
     def fallocate(self, request: Request) -> bytes:
-        """As fallocate(2)."""
+        """Allocates as fallocate(2)."""
         handle, offset, length, mode, _ = struct.unpack_from("<3Q2I", request.body)
         if _libc.fallocate(handle, mode, ctypes.c_long(offset), ctypes.c_long(length)):
             raise _error(ctypes.get_errno())
         return b""
 
     def lseek(self, request: Request) -> bytes:
-        """Where the next data, or hole, is."""
+        """Finds the next data, or hole."""
         handle, offset, whence, _ = struct.unpack_from("<2Q2I", request.body)
         return struct.pack("<Q", os.lseek(handle, offset, whence))
 
@@ -396,7 +396,7 @@ class Reference:
         reply = b""
         for place, (name, inode) in list(enumerate(found, 1))[offset:]:
             data = os.fsencode(name)
-            entry = _DIRENT.pack(inode, place, len(data), 0) + data  # 0: of what kind is not told
+            entry = _DIRENT.pack(inode, place, len(data), 0) + data  # 0: the kind is not given
             entry += bytes(-len(entry) % 8)
             if len(reply) + len(entry) > size:
                 break

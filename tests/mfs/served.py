@@ -13,7 +13,7 @@ from tests.mfs.caller import Caller
 
 
 def free_port() -> int:
-    """One that nobody has now."""
+    """Returns a port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
@@ -48,7 +48,7 @@ class Served:
         self.start()
 
     def keys(self, name: str) -> KeyStore:
-        """Of one more node of the cluster."""
+        """Makes the keys of one more node of the cluster."""
         keys, key = KeyStore(self.base / name), new_key()
         keys.install(key, self.own.sign(key.public_key(), name), self.own.authority_certificate.read_bytes())
         return keys

@@ -1,4 +1,4 @@
-"""Several who change things at once: each waits until a peer that has pages has heard of his own change, whatever it hears of others'."""
+"""Simultaneous changes by several writers: each waits until a peer that has pages has confirmed its change, whatever else that confirms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def file(area: Path) -> Path:
 
 @pytest.fixture
 def reader(served: Served) -> Iterator[Caller]:
-    """Whoever has pages."""
+    """A peer that has pages."""
     one = served.caller()
     yield one
     one.close()
@@ -53,14 +53,14 @@ def writers(served: Served) -> Iterator[list[Caller]]:
 
 
 def fence(peer: Caller) -> int:
-    """What the next frame stands for if it is a fence, which is answered; else 0. Something always comes."""
+    """Returns the number of a fence if the next frame is one (receive_frame() acknowledges it), else 0. The ping ensures a frame."""
     peer.send(caller.PING, 0)
     _, error, body = peer.receive_frame()
     return int.from_bytes(body[:8], "little") if error == caller.FENCE else 0
 
 
 def ask_for_much(peer: Caller, file: Path) -> int:
-    """Requests of which the server cannot send the answers before somebody takes them; how many."""
+    """Sends requests whose answers fill the connection, so that the server has to wait for a reader; returns how many."""
     node = peer.walk(file.with_name("large")).node
     handle = peer.open(node)
     peer.back.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
@@ -83,8 +83,8 @@ def truncate(peer: Caller, file: int) -> None:
     peer.ask(caller.SETATTR, file, struct.pack("<2I3Q", 8, 0, 0, 4, 0) + bytes(56))
 
 
-def test_a_fence_stands_for_what_was_sent_before_it_alone(served: Served, writers: list[Caller], file: Path) -> None:
-    """It was numbered by what was about to be sent, too: who was about to did not wait for its own then."""
+def test_a_fence_confirms_only_earlier_notifications(served: Served, writers: list[Caller], file: Path) -> None:
+    """The fence was also numbered by a notification about to be sent: its writer did not wait for its own fence then."""
     paths = (file, file.with_name("other"))
     nodes = [one.walk(path).node for one, path in zip(writers, paths, strict=True)]
     handles = [one.open(node, os.O_RDWR) for one, node in zip(writers, nodes, strict=True)]
@@ -107,17 +107,17 @@ def test_a_fence_stands_for_what_was_sent_before_it_alone(served: Served, writer
                 end = time.monotonic() + MOMENT
                 while not number and time.monotonic() < end:
                     number = fence(reader)
-                told = len(reader.told)
+                notified = len(reader.notified)
             while any(thread.is_alive() for thread in threads):
                 fence(reader)
-        assert number <= told
+        assert number <= notified
         if number:
             return
-    pytest.fail("the machine is so busy that nobody could be told anything in time")
+    pytest.fail("the machine is too busy: no notification arrived in time")
 
 
-def test_who_writes_what_another_has_just_cut_waits_too(reader: Caller, writers: list[Caller], file: Path) -> None:
-    """The other one has not been able to tell the reader yet, but was taken to have told it."""
+def test_a_write_after_anothers_truncation_waits_too(reader: Caller, writers: list[Caller], file: Path) -> None:
+    """The first writer's notification has not reached the reader yet, but the server counts it as sent."""
     first, second = writers
     theirs = [one.walk(file).node for one in (first, second)]
     handle = second.open(theirs[1], os.O_RDWR)
@@ -133,11 +133,11 @@ def test_who_writes_what_another_has_just_cut_waits_too(reader: Caller, writers:
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
-    assert (caller.INVAL_INODE, node) in reader.told
+    assert (caller.INVAL_INODE, node) in reader.notified
 
 
-def test_who_writes_what_the_home_has_just_written_waits_too(reader: Caller, writers: list[Caller], file: Path) -> None:
-    """Of what the home's programs write the reader has word, but he need not have looked yet."""
+def test_a_write_after_one_at_home_waits_too(reader: Caller, writers: list[Caller], file: Path) -> None:
+    """The reader is notified of writes by programs at home, but may not have checked its pages yet."""
     writer = writers[0]
     theirs = writer.walk(file).node
     handle = writer.open(theirs, os.O_RDWR)
@@ -145,11 +145,11 @@ def test_who_writes_what_the_home_has_just_written_waits_too(reader: Caller, wri
     reader.read(node, reader.open(node))
     with file.open("r+") as held:
         held.write("changed")
-    until(lambda: (caller.LOOK_SOON, node) in reader.told or (reader.receive_frame() and False), "word of it")
+    until(lambda: (caller.REVALIDATE_SOON, node) in reader.notified or (reader.receive_frame() and False), "word of it")
     thread = in_a_moment(writer.write, theirs, handle, b"AS")
     thread.join(0.2)
     assert thread.is_alive()
     until(lambda: fence(reader), "a fence")
     thread.join(10)
     assert not thread.is_alive()
-    assert (caller.INVAL_INODE, node) in reader.told
+    assert (caller.INVAL_INODE, node) in reader.notified

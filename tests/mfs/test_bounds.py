@@ -1,4 +1,4 @@
-"""What a peer may have of a file server at a time: it comes to an end there, others do not, and what it gives back it may have again."""
+"""Limits on what one peer may have of a file server at a time: others are not affected, and what it gives back it may have again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def serve(area: Path) -> Iterator[Serve]:
 
 
 def other(served: Served) -> Caller:
-    """Of another node."""
+    """Returns a connection of another node."""
     return Caller(served.keys("n3"), served.port)
 
 
@@ -163,7 +163,7 @@ def test_mounts(serve: Serve, area: Path) -> None:
     until(may_mount, "it may have another in its place")
 
 
-def test_several_who_take_all_they_may_leave_enough_for_who_has_little(serve: Serve, area: Path) -> None:
+def test_several_greedy_callers_leave_enough_for_a_modest_one(serve: Serve, area: Path) -> None:
     served = serve("files=400/200")
     for name in ("n4", "n5", "n6"):
         greedy = Caller(served.keys(name), served.port)

@@ -1,4 +1,4 @@
-"""What a deputy deposits with mfs-server: a file that one peer may read, and no more of it, nor of anything else."""
+"""Files that a deputy deposits with mfs-server: one peer may read such a file, and nothing else."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_deposited_file_is_read_even_when_it_is_not_shown_and_has_no_name(serv
     assert peer.attributes(found.node).size == len("secret\n")
 
 
-def test_it_is_for_one_peer_and_under_its_token_alone(served: Served, area: Path, peer: Caller) -> None:
+def test_a_deposit_is_for_one_peer_and_under_its_token_alone(served: Served, area: Path, peer: Caller) -> None:
     name = deposited(served, area / "secret" / "file", "n3")
     for other in (name, f"{name[:-1]}x", name[:-1], ".farhome-direct-"):
         with pytest.raises(FileNotFoundError):
@@ -77,7 +77,7 @@ def test_directories_and_fifos_are_not_given(served: Served, area: Path, peer: C
             peer.lookup(ROOT, deposited(served, path))
 
 
-def test_it_is_read_on_when_the_server_was_started_again(served: Served, area: Path, peer: Caller) -> None:
+def test_a_deposit_can_be_read_after_a_restart_of_the_server(served: Served, area: Path, peer: Caller) -> None:
     with open(area / "secret" / "file", "rb"):  # as the process has it, at home
         node = peer.lookup(ROOT, deposited(served, area / "secret" / "file")).node
         handle = peer.open(node)
@@ -89,7 +89,7 @@ def test_it_is_read_on_when_the_server_was_started_again(served: Served, area: P
         assert again.read(node, handle) == b"secret\n"
 
 
-def test_what_is_no_deposit_does_no_harm(served: Served, area: Path, peer: Caller) -> None:
+def test_an_invalid_deposit_does_no_harm(served: Served, area: Path, peer: Caller) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.connect(str(served.base / "run" / "direct"))
         for message in (b"", b"x", bytes(96), bytes(1000)):

@@ -1,4 +1,4 @@
-"""Ends of a home, a link, mosd and its programs: whoever works on files there gets an error, and nobody hangs for good."""
+"""Home, a link, mosd or one of its programs ends: each user of files there gets an error, and no process hangs for good."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.nodes import build
+from bench.common.nodes import build
 from lab import Lab, Node, cgroups
 from tests import leftovers
 from tests.mfs.exports import EXPORTS, TIMEOUT, running, until_mounted, with_exports
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 def own_lab() -> Iterator[Lab]:
-    """One that a test may break."""
+    """A lab that a test may break."""
     with with_exports(2, f"t-{os.environ[leftovers.RUN]}-{os.getpid()}-ends") as lab:
         yield lab
 
@@ -57,7 +57,7 @@ def until(what: str, condition: Callable[[], object], seconds: float = BOUND) ->
 
 
 def hung(node: Node) -> list[str]:
-    """Its processes that no signal ends."""
+    """Returns the node's processes that no signal ends."""
     found = []
     for pid in cgroups.processes(node.lab, node.name):
         try:
@@ -88,7 +88,7 @@ def test_a_home_that_dies_is_an_error(own_lab: Lab, worker: subprocess.Popen[str
 
 
 @SOAK
-def test_who_waits_for_a_home_that_has_just_died_can_be_killed(own_lab: Lab, worker: subprocess.Popen[str]) -> None:
+def test_a_process_that_waits_for_a_home_that_has_just_died_can_be_killed(own_lab: Lab, worker: subprocess.Popen[str]) -> None:
     own_lab.kill("n1")
     ends_when_killed(worker)
     until("processes hang", lambda: not hung(own_lab.node("n2")))
@@ -126,22 +126,22 @@ def hanging(own_lab: Lab) -> Iterator[Callable[[int], None]]:
     """A file system in n1's exports, as `slow`, that is made to hang (SIGSTOP) and to go on (SIGCONT)."""
     home = own_lab.node("n1")
     home.run(["mkdir", f"{EXPORTS}/slow"], check=True)
-    with home.popen([build("fuse_alone"), f"{EXPORTS}/slow"]) as server:
+    with home.popen([build("files/fuse_alone"), f"{EXPORTS}/slow"]) as server:
 
-        def tell(number: int) -> None:
+        def send(number: int) -> None:
             os.kill(server.pid if number == signal.SIGCONT else server.host_pid, number)  # what has brought it there stops with it
 
         try:
             until("it is not mounted", lambda: own_lab.node("n2").run(["test", "-f", f"{AWAY}/slow/large"]).returncode == 0)
-            yield tell
-            tell(signal.SIGCONT)
+            yield send
+            send(signal.SIGCONT)
         finally:
             server.kill()
             home.run(["umount", "--lazy", f"{EXPORTS}/slow"], check=True, timeout=30)
 
 
 @pytest.mark.parametrize("many", [1, pytest.param(40, marks=SOAK)])
-def test_a_file_system_that_hangs_holds_up_nobody_else(own_lab: Lab, hanging: Callable[[int], None], many: int) -> None:
+def test_a_hanging_file_system_delays_no_other(own_lab: Lab, hanging: Callable[[int], None], many: int) -> None:
     away = own_lab.node("n2")
     hanging(signal.SIGSTOP)
     ask = f"for n in $(seq {many}); do test -e {AWAY}/slow/$n & done; wait; echo answered"
@@ -172,7 +172,7 @@ def test_a_link_that_is_cut_while_a_file_system_hangs_heals(own_lab: Lab, hangin
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=SOAK)])
-def test_mosd_takes_its_mounts_with_it_whoever_uses_them(own_lab: Lab, worker: subprocess.Popen[str], number: int) -> None:
+def test_mosd_removes_its_mounts_even_if_they_are_in_use(own_lab: Lab, worker: subprocess.Popen[str], number: int) -> None:
     away = own_lab.node("n2")
     away.stop_mosd(number)
     until("it is still mounted", lambda: away.run("grep -q fuse.mfs /proc/mounts").returncode)

@@ -8,7 +8,7 @@ from mfs import figures
 from tests.mfs.served import Served
 
 
-def test_what_a_server_has_done_can_be_read(served: Served, area: Path) -> None:
+def test_a_servers_figures_can_be_read(served: Served, area: Path) -> None:
     peer = served.caller()
     file = peer.walk(area / "shown" / "file").node
     handle = peer.open(file, 2)
@@ -19,7 +19,7 @@ def test_what_a_server_has_done_can_be_read(served: Served, area: Path) -> None:
     assert row["requests"] == len((area / "shown" / "file").parts) - 1 + 3
 
 
-def test_of_what_has_not_begun_there_are_none(tmp_path: Path) -> None:
+def test_a_missing_or_short_file_has_no_figures(tmp_path: Path) -> None:
     assert figures.of_client(tmp_path / "none") == {}
     (tmp_path / "short").write_bytes(b"12345678")
     assert figures.of_client(tmp_path / "short") == {}

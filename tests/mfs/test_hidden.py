@@ -1,4 +1,4 @@
-"""What is farhome's own is never shown, whatever is exported and by whatever way it is sought."""
+"""farhome's own files are never shown, for any export and any path."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def bound(area: Path) -> Iterator[list[Path]]:
     made: list[Path] = []
     yield made
     for point in made:
-        subprocess.run(["umount", "-l", point], check=True)
+        subprocess.run(["umount", "-l", point], check=True, timeout=60)
 
 
 def bind(bound: list[Path], source: Path, point: Path) -> None:
     point.mkdir() if source.is_dir() else point.touch()
-    subprocess.run(["mount", "--bind", source, point], check=True)
+    subprocess.run(["mount", "--bind", source, point], check=True, timeout=60)
     bound.append(point)
 
 
@@ -58,7 +58,7 @@ def gone(peer: Caller, node: int, name: str) -> None:
     assert caught.value.errno == errno.ENOENT
 
 
-def test_it_is_neither_found_nor_listed_nor_replaced(keeper: Served, area: Path, state: Path) -> None:
+def test_hidden_files_are_neither_found_nor_listed_nor_replaced(keeper: Served, area: Path, state: Path) -> None:
     peer = keeper.caller()
     top = peer.walk(area / "shown").node
     gone(peer, top, "state")
@@ -97,7 +97,9 @@ def test_a_directory_above_it_takes_it_along_unseen(area: Path) -> None:
 
 
 @pytest.mark.parametrize("what", [".", "pki", "pki/in", "pki/key"])
-def test_nor_is_it_or_a_part_of_it_by_a_bind_mount(keeper: Served, area: Path, state: Path, bound: list[Path], what: str) -> None:
+def test_hidden_files_are_not_shown_through_a_bind_mount_either(
+    keeper: Served, area: Path, state: Path, bound: list[Path], what: str
+) -> None:
     peer = keeper.caller()
     top = peer.walk(area / "shown").node
     bind(bound, state / what, area / "shown" / "elsewhere")
@@ -134,7 +136,7 @@ def test_nor_is_a_key_by_another_name_of_its_own(area: Path) -> None:
         served.kill()
 
 
-def test_what_is_moved_there_is_not_to_be_had_any_more_nor_after_a_restart(keeper: Served, area: Path, state: Path) -> None:
+def test_files_moved_into_a_hidden_place_are_no_longer_served(keeper: Served, area: Path, state: Path) -> None:
     peer = keeper.caller()
     (area / "shown" / "new").mkdir()
     (area / "shown" / "new" / "key").write_text(KEY)

@@ -1,4 +1,4 @@
-"""The mount by which a remote reads files of its guests' home: what it gives, and that nobody is stuck in it."""
+"""The mount by which a remote reads files of its guests' home: its content, and that no reader gets stuck in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REMOTE = """
 import os, sys, threading
 from pathlib import Path
-from remote.homefiles import HomeFiles
+from remote.requests.home_files import HomeFiles
 files = HomeFiles("n1", "127.0.0.1", int(sys.argv[1]), Path(sys.argv[2]), False, Path(sys.argv[3]))
 def work(token):
     print("opens", flush=True)
@@ -40,8 +40,8 @@ def remote(served: Served, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def told(remote: subprocess.Popen[str], token: str) -> None:
-    """It opens what is deposited under that token."""
+def request_open(remote: subprocess.Popen[str], token: str) -> None:
+    """Has the remote open the file that is deposited under that token."""
     assert remote.stdin is not None
     assert remote.stdout is not None
     remote.stdin.write(f"{token}\n")
@@ -56,19 +56,19 @@ def test_files_are_read_by_their_tokens(served: Served, area: Path, remote: subp
     assert remote.stdin is not None
     assert remote.stdout is not None
     for name in ("secret", "shown"):
-        told(remote, token_of(served, area / name / "file"))
+        request_open(remote, token_of(served, area / name / "file"))
         assert remote.stdout.readline() == f"{name}\n"
     remote.stdin.close()
     assert remote.wait(10) == 0
 
 
-def test_who_waits_for_a_home_that_does_not_answer_can_be_killed(served: Served, area: Path, remote: subprocess.Popen[str]) -> None:
+def test_a_process_that_waits_for_a_silent_home_can_be_killed(served: Served, area: Path, remote: subprocess.Popen[str]) -> None:
     assert remote.stdout is not None
-    told(remote, token_of(served, area / "shown" / "file"))
+    request_open(remote, token_of(served, area / "shown" / "file"))
     assert remote.stdout.readline() == "shown\n"
     token = token_of(served, area / "secret" / "file")
     served.process.send_signal(signal.SIGSTOP)
-    told(remote, token)
+    request_open(remote, token)
     until("it waits", lambda: any("request_wait_answer" in path.read_text() for path in Path(f"/proc/{remote.pid}/task").glob("*/wchan")))
     remote.kill()
     assert remote.wait(10) == -signal.SIGKILL

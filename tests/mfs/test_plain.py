@@ -1,4 +1,4 @@
-"""Connections that have a MAC and are not encrypted: large and small data, in whatever pieces it comes and whatever happens on the way."""
+"""Connections that have a MAC and are not encrypted: large and small data, in pieces of every size, with every failure on the way."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ with open(sys.argv[1], "wb") as file:
     file.write(b"x" * 500_000)
 print(end, done)
 """
-LOOK = """
+OBSERVE = """
 import os, sys, time
 file, end, seen = os.open(sys.argv[1], os.O_RDONLY), time.monotonic() + float(sys.argv[2]), set()
-while time.monotonic() < end:
+while time.monotonic() < end and len(seen) < 40:
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     data = os.pread(file, 1 << 20, 0)
     pages = [data[at:at + 4096] for at in range(0, len(data), 4096)]
@@ -103,7 +103,7 @@ with open(sys.argv[1], "wb", buffering=0) as file:
             try:
                 done += os.pwrite(file.fileno(), data[done:], (number << 20) + done)
             except OSError as error:
-                assert error.errno == errno.EIO  # the server was killed in the middle of it, and nobody knows
+                assert error.errno == errno.EIO  # the server was killed in the middle of it, and whether it was written is unknown
         if number % 10 == 0:
             print(number, flush=True)
 """
@@ -113,23 +113,23 @@ import hashlib, os, sys
 file = os.open(sys.argv[1], os.O_RDONLY)
 for count in range(int(sys.argv[2])):
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    told, place, step = hashlib.sha256(), 0, (1 << 20) - count % 3 * 5000
+    digest, place, step = hashlib.sha256(), 0, (1 << 20) - count % 3 * 5000
     while data := os.pread(file, step, place):
-        told.update(data)
+        digest.update(data)
         place += len(data)
-    print(told.hexdigest(), flush=True)
+    print(digest.hexdigest(), flush=True)
 """
 
 WRITE = """
 import hashlib, os, random, sys, time
-rng, end, told, place = random.Random(3), time.monotonic() + float(sys.argv[2]), hashlib.sha256(), 0
+rng, end, digest, place = random.Random(3), time.monotonic() + float(sys.argv[2]), hashlib.sha256(), 0
 file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
 while time.monotonic() < end and place < 200 << 20:
     data = rng.randbytes(rng.choice([1 << 20, (1 << 20) - 5000, 70_001, 3000]))
     assert os.pwrite(file, data, place) == len(data)
-    told.update(data)
+    digest.update(data)
     place += len(data)
-print(told.hexdigest())
+print(digest.hexdigest())
 """
 MAPPED = """
 import mmap, os, sys
@@ -141,7 +141,7 @@ def reader():
     try:
         return mmap.mmap(file, 1 << 20, prot=mmap.PROT_READ)
     finally:
-        os.close(file)    # so that in each round nobody has it open to begin with
+        os.close(file)    # so that no process has it open when a round begins
 for number in range(1, 41):
     file, pages = (writer(), reader()) if writes_first else (reader(), writer())[::-1]
     for step in (1, 2, 3):
@@ -170,12 +170,12 @@ def pair(shared: Pair) -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))])
-def test_files_are_what_was_written_and_are_read_as_they_are(pair: Pair, seed: int) -> None:
-    told = pair.python(1, SHADOW, "/mfs/n2/tmp/file", str(seed), timeout=60).strip()
-    assert hashlib.sha256((pair[2].root / "tmp/file").read_bytes()).hexdigest() == told
+def test_files_hold_the_written_data_and_are_read_unchanged(pair: Pair, seed: int) -> None:
+    printed = pair.python(1, SHADOW, "/mfs/n2/tmp/file", str(seed), timeout=60).strip()
+    assert hashlib.sha256((pair[2].root / "tmp/file").read_bytes()).hexdigest() == printed
 
 
-def test_what_is_appended_by_both_stays_whole(pair: Pair) -> None:
+def test_records_appended_by_both_nodes_stay_whole(pair: Pair) -> None:
     both = [pair.start(1, APPEND, "/mfs/n2/tmp/file", "a"), pair.start(2, APPEND, "/tmp/file", "b")]
     assert [process.wait(30) for process in both] == [0, 0]
     data = (pair[2].root / "tmp/file").read_bytes()
@@ -185,20 +185,24 @@ def test_what_is_appended_by_both_stays_whole(pair: Pair) -> None:
 
 def test_a_disk_that_is_full_is_an_error_and_nothing_is_left_on_the_way(pair: Pair) -> None:
     pair.sh(2, "mkdir /tmp/small && mount -t tmpfs -o size=5m none /tmp/small")
-    told, done = map(int, pair.python(1, FILL, "/mfs/n2/tmp/small/file").split())
-    assert (told, done) == (errno.ENOSPC, 5 << 20)
+    error, done = map(int, pair.python(1, FILL, "/mfs/n2/tmp/small/file").split())
+    assert (error, done) == (errno.ENOSPC, 5 << 20)
     assert (pair[2].root / "tmp/small/file").read_bytes() == b"x" * 500_000
 
 
-def test_what_is_cut_and_written_while_it_is_read_is_no_error(pair: Pair) -> None:
+def test_reads_during_truncations_and_writes_give_no_error(pair: Pair) -> None:
     pair.sh(2, "truncate -s 0 /tmp/file")
-    changes = pair.start(2, CHANGE, "/tmp/file", str(bound(3)))
-    assert int(pair.python(1, LOOK, "/mfs/n2/tmp/file", str(bound(2.5)))) > 10
-    assert changes.wait(20) == 0
+    changes = pair.start(2, CHANGE, "/tmp/file", "100")
+    try:
+        assert int(pair.python(1, OBSERVE, "/mfs/n2/tmp/file", "25")) >= 40, "so many writes it has seen"
+        assert changes.poll() is None
+    finally:
+        changes.kill()
+        changes.wait(20)
 
 
 @pytest.mark.parametrize("what", ["server", "link"])
-def test_what_breaks_in_the_middle_loses_nothing(pair: Pair, what: str) -> None:
+def test_a_break_in_the_middle_of_a_copy_loses_nothing(pair: Pair, what: str) -> None:
     copies = pair.start(1, COPY, "/mfs/n2/tmp/file")
     assert copies.stdout is not None
     for number, _ in enumerate(iter(copies.stdout.readline, "")):
@@ -215,14 +219,14 @@ def test_what_breaks_in_the_middle_loses_nothing(pair: Pair, what: str) -> None:
 
 @pytest.fixture
 def large(pair: Pair) -> str:
-    """What the file that n2 shows holds, by its checksum."""
+    """Returns the checksum of the file that n2 shows."""
     data = random.Random(5).randbytes(20_000_001)
     (pair[2].root / "tmp/file").write_bytes(data)
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize("size", [1500, 3000, 65536])
-def test_what_comes_in_parts_of_any_size_is_read_as_it_is(pair: Pair, large: str, size: int) -> None:
+@pytest.mark.parametrize("size", [1500, pytest.param(3000, marks=pytest.mark.soak), 65536])
+def test_data_in_packets_of_any_size_is_read_correctly(pair: Pair, large: str, size: int) -> None:
     pair.sh(2, f"ip link set eth0 gso_max_size {size}")
     try:
         assert set(pair.python(1, READ, "/mfs/n2/tmp/file", "12").split()) == {large}
@@ -230,33 +234,36 @@ def test_what_comes_in_parts_of_any_size_is_read_as_it_is(pair: Pair, large: str
         pair.sh(2, "ip link set eth0 gso_max_size 65536")
 
 
-@pytest.mark.parametrize("size", [1500, 3000, 65536])
-def test_what_is_written_is_there_in_whatever_parts_it_comes(pair: Pair, size: int) -> None:
+@pytest.mark.parametrize("size", [1500, pytest.param(3000, marks=pytest.mark.soak), 65536])
+def test_written_data_arrives_in_pieces_of_every_size(pair: Pair, size: int) -> None:
     pair.sh(1, f"ip link set eth0 gso_max_size {size}")
     try:
-        told = pair.python(1, WRITE, "/mfs/n2/tmp/file", "1").strip()
+        printed = pair.python(1, WRITE, "/mfs/n2/tmp/file", "1").strip()
     finally:
         pair.sh(1, "ip link set eth0 gso_max_size 65536")
-    assert hashlib.sha256((pair[2].root / "tmp/file").read_bytes()).hexdigest() == told
+    assert hashlib.sha256((pair[2].root / "tmp/file").read_bytes()).hexdigest() == printed
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_mapping_shows_what_is_written_by_a_descriptor_that_was_opened(pair: Pair, when: str) -> None:
+def test_a_mapping_shows_writes_through_a_descriptor(pair: Pair, when: str) -> None:
     pair.sh(2, "truncate -s 2M /tmp/file")
     assert pair.python(1, MAPPED, "/mfs/n2/tmp/file", when, timeout=60) == "the same\n"
 
 
 @pytest.mark.parametrize("what", ["server", "link"])
-def test_what_is_read_while_it_breaks_is_what_is_there(pair: Pair, large: str, what: str) -> None:
-    reads = pair.start(1, READ, "/mfs/n2/tmp/file", "60")
+@pytest.mark.parametrize(
+    ("count", "breaks"), [(24, (3, 10, 17)), pytest.param(60, (5, 20, 40), marks=pytest.mark.soak)], ids=["few", "many"]
+)
+def test_reads_during_breaks_return_the_files_content(pair: Pair, large: str, count: int, breaks: tuple[int, ...], what: str) -> None:
+    reads = pair.start(1, READ, "/mfs/n2/tmp/file", str(count))
     assert reads.stdout is not None
-    told = []
+    printed = []
     for number, line in enumerate(iter(reads.stdout.readline, "")):
-        told.append(line.strip())
-        if number in (5, 20, 40):
+        printed.append(line.strip())
+        if number in breaks:
             if what == "link":
                 pair.lab.cut("n1", "n2", 0.2)
             else:
                 pair.kill(pair[2], "server")
     assert reads.wait(30) == 0
-    assert told == [large] * 60
+    assert printed == [large] * count

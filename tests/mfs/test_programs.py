@@ -45,7 +45,7 @@ def needs(*programs: str) -> None:
 
 
 def sh(lab: Lab, node: str, script: str, user: str | None = None, seconds: float = GRACE) -> str:
-    """What a script says; it must not fail."""
+    """Returns the output of a script; it must not fail."""
     done = lab.node(node).run(["bash", "-c", f"set -o pipefail; {script}"], user=user, timeout=seconds, text=True, cwd="/tmp")
     assert done.returncode == 0, f"{script}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return str(done.stdout) + str(done.stderr)
@@ -53,7 +53,7 @@ def sh(lab: Lab, node: str, script: str, user: str | None = None, seconds: float
 
 @pytest.fixture
 def place(mfs_lab: Lab, request: pytest.FixtureRequest) -> str:
-    """The name of an empty directory of the export, in which anybody may work."""
+    """Returns the name of an empty directory of the export, in which all users may work."""
     name = re.sub(r"\W+", "-", request.node.name)
     sh(mfs_lab, "n1", f"rm -rf {EXPORTS}/{name} && mkdir -m 777 {EXPORTS}/{name}")
     return name
@@ -83,7 +83,7 @@ def test_dbench_finds_no_error(mfs_lab: Lab, place: str, user: str | None) -> No
 
 @pytest.mark.parametrize("way", ["write", "randwrite", "randrw"])
 @pytest.mark.parametrize(("engine", "direct"), [("psync", 0), ("mmap", 0), ("psync", 1)])
-def test_fio_finds_what_it_has_written(mfs_lab: Lab, place: str, way: str, engine: str, direct: int) -> None:
+def test_fio_reads_back_its_own_data(mfs_lab: Lab, place: str, way: str, engine: str, direct: int) -> None:
     needs("fio")
     script = VERIFIED.format(directory=f"{AWAY}/{place}", way=way, engine=engine, direct=direct)
     sh(mfs_lab, "n2", script if not direct else script.replace("--bsrange=512-70000 --bs_unaligned", "--bs=4k"))
@@ -150,5 +150,5 @@ def test_sqlite_keeps_its_promises(mfs_lab: Lab, place: str, user: str | None) -
             process.kill()
             raise
     for node, directory in (("n1", EXPORTS), ("n2", AWAY), ("n3", AWAY)):
-        told = sh(mfs_lab, node, f"sqlite3 {directory}/{place}/base 'pragma integrity_check; select count(*) from t'", user)
-        assert told.split() == ["ok", "600"]
+        result = sh(mfs_lab, node, f"sqlite3 {directory}/{place}/base 'pragma integrity_check; select count(*) from t'", user)
+        assert result.split() == ["ok", "600"]

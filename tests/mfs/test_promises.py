@@ -1,4 +1,4 @@
-"""What a peer may remember, and that it is told in time when that changes."""
+"""Promises about what a peer may remember, and its notification in time when that changes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.mfs.nodes import until
 from tests.mfs.served import Served
 
 QUIET = 1000
-"""Milliseconds for which nobody else must have changed what is remembered: long enough for a busy machine to see that it is not."""
+"""Milliseconds without a change by others before a peer may remember: long enough for a busy machine to check that it does not."""
 PATIENCE = 1.9
-"""Seconds within which a local user goes on, whatever has become of the peers that remember."""
+"""Seconds within which a local user goes on, whatever happens to the peers that remember."""
 
 
 def remembered(peer: Caller, parent: int, name: str) -> Entry:
-    """Its entry, as soon as name and attributes may be remembered: nobody else must have changed it lately."""
+    """Returns the entry as soon as its name and attributes may be remembered: after a time without changes by others."""
     found: Entry = until(
         lambda: (entry := peer.lookup(parent, name)).name_valid and entry.attributes_valid and entry, f"a promise about {name}"
     )
@@ -32,8 +32,8 @@ def remembered(peer: Caller, parent: int, name: str) -> Entry:
 
 
 def listen(peer: Caller, code: int, node: int) -> None:
-    """Until that notification has come."""
-    until(lambda: (code, node) in peer.told or (peer.receive_frame() and False), "the notification")
+    """Waits until that notification has come."""
+    until(lambda: (code, node) in peer.notified or (peer.receive_frame() and False), "the notification")
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_attributes_that_change_here_are_told(peer: Caller, area: Path, name: str) -> None:
+def test_changes_of_attributes_at_home_are_notified(peer: Caller, area: Path, name: str) -> None:
     top = peer.walk(area / "shown" / name).node
     file = remembered(peer, top, "file").node
     change = threading.Thread(target=CHANGES[name], args=(area / "shown" / name / "file",))
@@ -104,7 +104,7 @@ NAMES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_that_change_here_are_told(peer: Caller, area: Path, name: str) -> None:
+def test_changes_of_names_at_home_are_notified(peer: Caller, area: Path, name: str) -> None:
     top = peer.walk(area / "shown" / name).node
     remembered(peer, top, "file")
     nothing = peer.ask(caller.LOOKUP, top, b"new\0")  # that there is none may be remembered, too
@@ -119,7 +119,7 @@ def test_names_that_change_here_are_told(peer: Caller, area: Path, name: str) ->
         pass
 
 
-def test_names_are_told_of_after_their_directory_has_changed_itself(peer: Caller, area: Path) -> None:
+def test_names_are_notified_after_a_change_of_their_directory(peer: Caller, area: Path) -> None:
     top = peer.walk(area / "shown" / "itself changed").node
     remembered(peer, top, "file")
     (area / "shown" / "itself changed").chmod(0o711)
@@ -133,13 +133,13 @@ def test_a_directory_is_remembered_when_a_file_in_it_has_changed_itself(peer: Ca
     file = remembered(peer, top, "file").node
     (area / "shown" / "a file in it" / "file").chmod(0o600)
     listen(peer, INVAL_INODE, file)
-    assert (INVAL_INODE, top) not in peer.told
+    assert (INVAL_INODE, top) not in peer.notified
     (area / "shown" / "a file in it" / "file").unlink()
     listen(peer, INVAL_INODE, top)
     listen(peer, INC_EPOCH, 0)
 
 
-def test_what_was_just_changed_is_not_remembered(peer: Caller, area: Path) -> None:
+def test_a_recent_change_is_not_remembered(peer: Caller, area: Path) -> None:
     top = peer.walk(area / "shown" / "just changed").node
     remembered(peer, top, "file")
     (area / "shown" / "just changed" / "file").chmod(0o600)
@@ -150,7 +150,7 @@ def test_what_was_just_changed_is_not_remembered(peer: Caller, area: Path) -> No
     assert not peer.lookup(top, "fresh").name_valid
 
 
-def test_who_writes_to_a_file_alone_remembers_it_until_somebody_opens_it(peer: Caller, area: Path) -> None:
+def test_the_only_writer_of_a_file_remembers_it_until_another_process_opens_it(peer: Caller, area: Path) -> None:
     top = peer.walk(area / "shown" / "written").node
     entry, _ = peer.create(top, "fresh")
     assert entry.attributes_valid
@@ -163,7 +163,7 @@ def test_who_writes_to_a_file_alone_remembers_it_until_somebody_opens_it(peer: C
     assert not peer.lookup(top, "fresh").attributes_valid
 
 
-def test_who_has_written_to_a_file_alone_and_closed_it_holds_up_nobody(served: Served, area: Path) -> None:
+def test_an_only_writer_that_has_closed_the_file_delays_no_other(served: Served, area: Path) -> None:
     peer = served.caller()
     peer.obeys = False
     entry, handle = peer.create(peer.walk(area / "shown" / "written").node, "closed")
@@ -174,25 +174,25 @@ def test_who_has_written_to_a_file_alone_and_closed_it_holds_up_nobody(served: S
     os.close(fd)
 
 
-def test_another_user_of_who_writes_alone_cuts_the_file_without_being_held_up(peer: Caller, area: Path) -> None:
+def test_another_user_of_the_only_writers_node_truncates_the_file_without_delay(peer: Caller, area: Path) -> None:
     entry, _ = peer.create(peer.walk(area / "shown" / "written").node, "cut", mode=0o666, umask=0)
     assert entry.attributes_valid
     peer.uid = peer.gid = 65534
     peer.obeys = False
     DATA["truncate"](peer, entry.node, 0)
-    assert not peer.told
+    assert not peer.notified
 
 
-def test_who_opens_a_file_once_more_is_not_alone_with_it_any_more(served: Served, peer: Caller, area: Path) -> None:
+def test_a_second_open_ends_the_exclusive_use_of_a_file(served: Served, peer: Caller, area: Path) -> None:
     top = peer.walk(area / "shown" / "written").node
     entry, writes = peer.create(top, "twice open")
     reads = peer.open(entry.node)
-    assert (INVAL_INODE, entry.node) in peer.told  # its kernel has remembered what holds no longer by itself
+    assert (INVAL_INODE, entry.node) in peer.notified  # its kernel has remembered what is no longer valid
     peer.release(entry.node, writes)
     peer.release(entry.node, reads)
 
 
-def test_a_change_by_one_peer_is_told_to_the_others_first(served: Served, peer: Caller, area: Path) -> None:
+def test_a_change_by_one_peer_is_notified_to_the_others_first(served: Served, peer: Caller, area: Path) -> None:
     other = served.caller()
     top, theirs = (one.walk(area / "shown" / "by a peer").node for one in (peer, other))
     remembered(other, theirs, "file")
@@ -220,7 +220,7 @@ def test_a_peer_that_is_gone_delays_a_writer_for_a_moment_only(area: Path, peer:
 def test_a_peer_that_writes_what_it_remembers_does_not_wait_for_itself(peer: Caller, area: Path) -> None:
     file = remembered(peer, peer.walk(area / "shown" / "itself").node, "file").node
     handle = peer.open(file, os.O_WRONLY)
-    assert not peer.told  # its kernel forgets by itself, before it asks
+    assert not peer.notified  # its kernel forgets by itself, before it asks
     assert peer.write(file, handle, b"mine") == 4
     peer.lock(file, handle, 1)
     assert peer.receive()[1] == 0
@@ -235,7 +235,7 @@ DATA: dict[str, Callable[[Caller, int, int], object]] = {
 
 
 @pytest.mark.parametrize("what", DATA)
-def test_who_has_pages_of_an_open_file_drops_them_before_another_has_written(served: Served, peer: Caller, area: Path, what: str) -> None:
+def test_pages_of_an_open_file_are_dropped_before_another_peers_write(served: Served, peer: Caller, area: Path, what: str) -> None:
     other = served.caller()
     path = area / "shown" / "pages" / "file"
     mine, theirs = peer.walk(path).node, other.walk(path).node
@@ -275,20 +275,20 @@ def test_two_that_write_to_one_file_do_not_wait_for_one_another(served: Served, 
         writer.start()
     for writer in writers:
         writer.join(10)
-    assert min(answered) < 1  # who is answered has unlocked its page, and could obey
+    assert min(answered) < 1  # an answered peer has unlocked its page, and could obey
     other.close()
 
 
-def test_who_has_pages_looks_when_a_program_of_the_home_has_written(peer: Caller, area: Path) -> None:
+def test_a_peer_with_pages_revalidates_after_a_write_by_a_program_at_home(peer: Caller, area: Path) -> None:
     path = area / "shown" / "mapped" / "file"
     file = peer.walk(path).node
     peer.read(file, peer.open(file))
     with path.open("r+") as held:
         held.write("changed")
-    listen(peer, caller.LOOK_SOON, file)
+    listen(peer, caller.REVALIDATE_SOON, file)
 
 
-def test_what_a_peer_changes_itself_it_goes_on_remembering(served: Served, peer: Caller, area: Path) -> None:
+def test_a_peer_still_remembers_what_it_has_changed_itself(served: Served, peer: Caller, area: Path) -> None:
     other = served.caller()
     top, theirs = (one.walk(area / "shown" / "own").node for one in (peer, other))
     remembered(peer, top, "file")
@@ -298,14 +298,14 @@ def test_what_a_peer_changes_itself_it_goes_on_remembering(served: Served, peer:
     assert entry.name_valid
     found = peer.lookup(top, "new")
     assert found.name_valid and found.attributes_valid
-    assert not peer.told
+    assert not peer.notified
     listen(other, INC_EPOCH, 0)
     other.close()
 
 
 @pytest.mark.parametrize("what", ["chmod", "open", "write"])
-def test_what_a_server_has_promised_holds_when_another_has_taken_its_place(served: Served, area: Path, what: str) -> None:
-    """Which knows nothing of it: so nothing is changed before it has run out."""
+def test_promises_of_a_server_hold_after_its_restart(served: Served, area: Path, what: str) -> None:
+    """The next server knows nothing of the promise: so nothing is changed before the promise has run out."""
     remembers, changes = served.caller(), served.caller()
     path = area / "shown" / "restart" / "file"
     file = changes.walk(path).node
@@ -342,12 +342,12 @@ def test_a_file_open_for_writing_is_read_after_a_restart_without_a_recall(served
     peer.connect()
     peer.attributes(file)  # nothing is promised: by that handle it is about to be opened for writing
     assert peer.read(file, handle) == b"as it was"
-    assert (INVAL_INODE, file) not in peer.told
+    assert (INVAL_INODE, file) not in peer.notified
     peer.close()
 
 
 @pytest.mark.soak
-def test_leases_are_given_up_when_nobody_remembers(served: Served, area: Path, peer: Caller) -> None:
+def test_leases_are_released_when_no_peer_remembers(served: Served, area: Path, peer: Caller) -> None:
     def leases() -> int:
         return sum(int(one["leases"]) for one in figures.of_server(served.base / "run" / "server.figures"))
 

@@ -25,7 +25,7 @@ USERS = [(0, 0), (0, 0), *((entry.pw_uid, entry.pw_gid) for entry in map(pwd.get
 
 
 class Twin:
-    """One of the two: a tree, a caller of its server, and what that has given out, in the order in which it was."""
+    """One of the two sides: a tree, a caller of its server, and the numbers that the server has given out, in their order."""
 
     def __init__(self, peer: Caller, top: Path) -> None:
         self.peer, self.top = peer, top
@@ -40,10 +40,10 @@ class Twin:
             return caller.refused(error)
 
     def entered(self, reply: bytes) -> object:
-        """What of an entry is the same in both trees; its number is kept."""
+        """Returns the fields of an entry that are the same in both trees; keeps its number."""
         (node,) = struct.unpack_from("<Q", reply)
         if not node:
-            return "ENOENT"  # told in a way that may be remembered
+            return "ENOENT"  # an absence that may be remembered
         if node not in self.nodes:
             self.nodes.append(node)
         return (self.nodes.index(node), *self.lasting(reply[40:]))
@@ -79,7 +79,7 @@ def twins(area: Path) -> Iterator[list[Twin]]:
 
 
 def step(twin: Twin, seed: int) -> object:
-    """One request, the same for the same seed and history; what was answered, without what must differ."""
+    """Makes one request, the same for the same seed and history; returns the answer without what must differ."""
     chance = random.Random(seed)
     node, other = chance.randrange(1 << 30), chance.randrange(1 << 30)
     name, second = (chance.choice(NAMES).encode() + b"\0" for _ in range(2))
@@ -110,9 +110,9 @@ def step(twin: Twin, seed: int) -> object:
         reply = twin.ask(caller.CREATE, node, struct.pack("<4I", flags | os.O_CREAT | excl, 0o100000 | mode, 0o22, 0) + name)
         if isinstance(reply, str):
             return reply
-        told = twin.entered(reply)
+        entry = twin.entered(reply)
         twin.handles.append((twin.nodes.index(struct.unpack_from("<Q", reply)[0]), struct.unpack_from("<Q", reply, 128)[0]))
-        return told
+        return entry
     if kind == 14:
         reply = twin.ask(caller.OPEN, node, struct.pack("<2I", flags, 0))
         if isinstance(reply, bytes):
@@ -132,7 +132,7 @@ def step(twin: Twin, seed: int) -> object:
     return twin.lasting(reply[16:]) if isinstance(reply, bytes) else reply
 
 
-def test_both_know_who_may_open_what_has_no_name_any_more(twins: list[Twin]) -> None:
+def test_both_servers_apply_the_same_rights_to_unlinked_files(twins: list[Twin]) -> None:
     for twin in twins:
         peer, top = twin.peer, twin.nodes[0]
         entry, handle = peer.create(top, "gone")
@@ -145,14 +145,16 @@ def test_both_know_who_may_open_what_has_no_name_any_more(twins: list[Twin]) -> 
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_they_answer_the_same(twins: list[Twin], seed: int) -> None:
+def test_both_servers_answer_the_same(twins: list[Twin], seed: int) -> None:
     for number in range(STEPS):
         c, python = (step(twin, seed * 1000003 + number) for twin in twins)
         assert c == python, f"step {number}"
     assert len(twins[0].nodes) > 30
-    program = trees.TELL.replace("about.st_mtime_ns, ", "")
-    told = [subprocess.run([sys.executable, "-c", program, twin.top], capture_output=True, check=True).stdout for twin in twins]
-    assert told[0] == told[1]
+    program = trees.LIST.replace("about.st_mtime_ns, ", "")
+    listings = [
+        subprocess.run([sys.executable, "-c", program, twin.top], capture_output=True, check=True, timeout=60).stdout for twin in twins
+    ]
+    assert listings[0] == listings[1]
     for twin in twins:
         twin.peer.uid, twin.peer.gid = 0, 0
     names = [twin.peer.names(twin.nodes[0]) for twin in twins]

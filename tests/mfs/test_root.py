@@ -42,7 +42,7 @@ def setattr_body(valid: int, mode: int = 0, uid: int = 0, gid: int = 0) -> bytes
     return struct.pack("<2I6Q3II4I", valid, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, mode, 0, uid, gid, 0)
 
 
-def test_it_reads_and_changes_what_anybody_may_and_no_more(distant: Served, area: Path) -> None:
+def test_mapped_root_reads_and_changes_only_what_all_users_may(distant: Served, area: Path) -> None:
     peer = distant.caller()
     for name, mode in (("open", 0o644), ("roots", 0o600), ("groups", 0o660), ("everybodys", 0o666)):
         (area / "shown" / name).write_text(name)
@@ -65,7 +65,7 @@ def test_it_reads_and_changes_what_anybody_may_and_no_more(distant: Served, area
             assert refused(peer, caller.SETATTR, peer.lookup(top, "roots").node, body) == errno.EPERM
 
 
-def test_what_it_makes_is_nobodys_and_no_program_to_be_run_as_anybody(distant: Served, area: Path) -> None:
+def test_files_that_it_makes_belong_to_nobody_and_are_not_setuid(distant: Served, area: Path) -> None:
     peer = distant.caller()
     peer.uid = peer.gid = 0
     top = peer.walk(area / "shown").node
@@ -86,7 +86,7 @@ def test_what_it_makes_is_nobodys_and_no_program_to_be_run_as_anybody(distant: S
         assert refused(peer, caller.SETXATTR, entry.node, struct.pack("<2I", len(value), 0) + name + b"\0" + value) == errno.EPERM
 
 
-def test_the_systems_own_groups_count_only_for_who_is_in_them_here(distant: Served, area: Path) -> None:
+def test_system_groups_count_only_for_their_local_members(distant: Served, area: Path) -> None:
     peer = distant.caller()
     (area / "shown" / "shadow").write_text("hashes")
     os.chown(area / "shown" / "shadow", 0, SHADOW)

@@ -1,4 +1,4 @@
-"""mfs-server by itself: what it shows, as whom it acts, and what it remembers when it is started again."""
+"""mfs-server by itself: the files it shows, the user it acts as, and what it remembers after a restart."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_files_are_made_read_written_and_renamed(served: Served, area: Path) -> 
     assert peer.attributes(entry.node).links == 0
 
 
-def test_what_has_no_name_any_more_is_opened_only_by_who_has_it_open(served: Served, area: Path) -> None:
+def test_an_unlinked_file_is_opened_only_by_a_peer_that_has_it_open(served: Served, area: Path) -> None:
     peer = served.caller()
     file = peer.walk(area / "shown" / "file").node
     handle = peer.open(file)
@@ -58,7 +58,7 @@ def test_what_has_no_name_any_more_is_opened_only_by_who_has_it_open(served: Ser
     assert caught.value.errno == errno.ESTALE
 
 
-def test_what_is_read_only_stays_as_it_is(served: Served, area: Path) -> None:
+def test_a_read_only_export_stays_unchanged(served: Served, area: Path) -> None:
     peer = served.caller()
     top = peer.walk(area / "fixed")
     file = peer.lookup(top.node, "file")
@@ -81,7 +81,7 @@ def test_what_is_read_only_stays_as_it_is(served: Served, area: Path) -> None:
     assert [entry.name for entry in (area / "fixed").iterdir()] == ["file"]
 
 
-def test_it_acts_as_who_asks(served: Served, area: Path) -> None:
+def test_the_server_acts_as_the_asking_user(served: Served, area: Path) -> None:
     peer = served.caller()
     top = peer.walk(area / "shown").node
     (area / "shown" / "private").write_text("root's")
@@ -109,7 +109,7 @@ def test_names_are_single_steps(served: Served, area: Path, name: bytes) -> None
     assert caught.value.errno == errno.EINVAL
 
 
-def test_symbolic_links_are_told_not_followed(served: Served, area: Path) -> None:
+def test_symbolic_links_are_returned_and_not_followed(served: Served, area: Path) -> None:
     peer = served.caller()
     (area / "shown" / "way").symlink_to(area / "secret")
     link = peer.walk(area / "shown" / "way")
@@ -176,7 +176,7 @@ def test_nodes_and_open_files_outlive_the_server(served: Served, area: Path) -> 
     assert peer.lookup(top, "renamed").node == entry.node
 
 
-def test_what_is_under_way_is_answered_to_who_asks_again(served: Served, area: Path) -> None:
+def test_a_repeated_request_gets_the_answer_of_the_one_under_way(served: Served, area: Path) -> None:
     peer = served.caller()
     file = peer.walk(area / "shown" / "file").node
     before = signal.signal(signal.SIGIO, lambda *_: None)
@@ -193,7 +193,7 @@ def test_what_is_under_way_is_answered_to_who_asks_again(served: Served, area: P
     assert peer.receive()[:2] == (sent | caller.AGAIN, 0)
 
 
-def test_what_has_to_wait_is_read_whole(served: Served, area: Path) -> None:
+def test_a_delayed_read_is_complete(served: Served, area: Path) -> None:
     (area / "shown" / "file").write_bytes(bytes(range(250)) * 400)
     peer = served.caller()
     file = peer.walk(area / "shown" / "file").node
@@ -214,7 +214,7 @@ def test_what_has_to_wait_is_read_whole(served: Served, area: Path) -> None:
     assert peer.receive()[2] == bytes(range(250)) * 400
 
 
-def test_what_was_done_is_not_done_again(served: Served, area: Path) -> None:
+def test_a_repeated_request_is_not_executed_again(served: Served, area: Path) -> None:
     peer = served.caller()
     top = peer.walk(area / "shown").node
     sent = peer.send(caller.UNLINK, top, b"file\0")
@@ -256,7 +256,7 @@ def test_locks_exclude_processes_of_both_nodes(served: Served, area: Path) -> No
         assert peer.receive()[:2] == (waits, 0)
 
 
-def test_who_is_not_of_the_cluster_is_not_heard(served: Served, area: Path) -> None:
+def test_a_stranger_to_the_cluster_is_rejected(served: Served, area: Path) -> None:
     from node.cluster.keys.pki import KeyStore
 
     stranger = KeyStore(area / "stranger")
@@ -266,7 +266,7 @@ def test_who_is_not_of_the_cluster_is_not_heard(served: Served, area: Path) -> N
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(True, True), (True, False), (False, True), (False, False)])
-def test_it_is_readable_only_if_both_want_it(served: Served, area: Path, ours: bool, theirs: bool) -> None:
+def test_a_connection_is_unencrypted_only_if_both_sides_want_it(served: Served, area: Path, ours: bool, theirs: bool) -> None:
     served.kill()
     served.start(*([] if ours else ["--plain"]))
     peer = served.caller(encrypted=theirs)
@@ -275,7 +275,7 @@ def test_it_is_readable_only_if_both_want_it(served: Served, area: Path, ours: b
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_a_large_write_is_of_what_it_brings_and_no_more_than_it_says(served: Served, area: Path, plain: bool) -> None:
+def test_a_large_write_is_bounded_by_its_data_and_its_stated_size(served: Served, area: Path, plain: bool) -> None:
     served.kill()
     served.start(*(["--plain"] if plain else []))
     peer = served.caller(encrypted=not plain)
@@ -295,7 +295,7 @@ def test_a_large_write_is_of_what_it_brings_and_no_more_than_it_says(served: Ser
 
 
 @pytest.mark.parametrize("kind", ["fcntl", pytest.param("flock", marks=pytest.mark.soak)])
-def test_who_says_nothing_loses_its_locks(served: Served, area: Path, kind: str) -> None:
+def test_a_silent_peer_loses_its_locks(served: Served, area: Path, kind: str) -> None:
     peer = served.caller()
     file = peer.walk(area / "shown" / "file").node
     handle = peer.open(file, os.O_RDWR)

@@ -24,7 +24,7 @@ def watcher(server: int) -> int:
 
 
 def waiting(server: int) -> set[int]:
-    """The threads of a program that wait for others of its threads, when it has settled who does."""
+    """Returns the threads of a program that wait for others of its threads, once it is settled which ones do."""
     found, before = _waiting(server), None
     while found != before:
         time.sleep(SETTLES)
@@ -43,7 +43,7 @@ def _waiting(server: int) -> set[int]:
 
 @contextmanager
 def stopped(thread: int) -> Iterator[None]:
-    """That thread does nothing meanwhile; the others of its process go on."""
+    """Stops that thread meanwhile; the others of its process go on."""
     ptrace_attach(thread)
     try:
         os.waitpid(thread, WALL)

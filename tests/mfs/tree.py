@@ -1,4 +1,4 @@
-"""Prints all that can be told of a tree of files but its times of access and change: `tree.py DIRECTORY`. Equal trees print the same.
+"""Prints all attributes of a tree of files but its times of access and change: `tree.py DIRECTORY`. Equal trees print the same.
 
 Of each file: kind, mode, owner, size, time of modification, extended attributes (access control lists among them), content, where data and
 holes are to pages, and which other names it has in the tree.
@@ -17,7 +17,7 @@ PAGE = 4096
 
 
 def data(file: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where there is data: from, to."""
+    """Yields the spans of data: from, to."""
     at = 0
     while at < size:
         try:
@@ -52,13 +52,13 @@ def main(top: str) -> None:
             path = os.path.join(directory, name)
             shown, about = os.path.relpath(path, top), os.lstat(path)
             attributes = {one: os.getxattr(path, one, follow_symlinks=False) for one in sorted(os.listxattr(path, follow_symlinks=False))}
-            told = f"{shown!r} {about.st_mode:o} {about.st_uid}:{about.st_gid} {about.st_mtime_ns} {attributes}"
+            line = f"{shown!r} {about.st_mode:o} {about.st_uid}:{about.st_gid} {about.st_mtime_ns} {attributes}"
             if stat.S_ISREG(about.st_mode):
                 first = links.setdefault((about.st_dev, about.st_ino), shown) if about.st_nlink > 1 else shown
-                told += f" {about.st_nlink} {first!r} {about.st_size} {content(path, about.st_size)}"
+                line += f" {about.st_nlink} {first!r} {about.st_size} {content(path, about.st_size)}"
             elif stat.S_ISLNK(about.st_mode):
-                told += f" -> {os.readlink(path)!r}"
-            print(told)
+                line += f" -> {os.readlink(path)!r}"
+            print(line)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Programs that tests run on nodes: one makes a tree of every kind of file, one tells all about a tree."""
+"""Programs that tests run on nodes: one makes a tree of every kind of file, one lists all attributes of a tree."""
 
 MAKE = r"""
 import os, struct, sys
@@ -27,7 +27,7 @@ os.setxattr(top + "/deep/file6", "system.posix_acl_access", acl)
 os.mkdir(top + "/empty", 0o1777); os.chmod(top + "/empty", 0o1777)
 """
 
-TELL = r"""
+LIST = r"""
 import hashlib, os, stat, sys
 top = sys.argv[1]
 links, rows = {}, []

@@ -33,7 +33,7 @@ class Browser:
         self.call("Log.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """What a method of the protocol returns. Errors: AssertionError."""
+        """Returns the result of a method of the protocol. Errors: AssertionError."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -65,7 +65,7 @@ class Browser:
         self.call("Page.navigate", url=address)
 
     def value(self, script: str) -> Any:
-        """What an expression is in the page; a promise is waited for. Errors: AssertionError if it throws."""
+        """Returns the value of an expression in the page; waits for a promise. Errors: AssertionError if it throws."""
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")

@@ -34,7 +34,7 @@ def event(ago: float, pid: int, source: str, target: str, what: str = "moved", r
 
 
 def answer(**changes: Any) -> dict[str, Any]:
-    """What the daemon of n1 answers to `watch`."""
+    """Returns the answer of n1's daemon to `watch`."""
     return {
         "ok": True, "node": "n1", "at": NOW, "unseen": 0, "dead": ["n9"],
         "nodes": [
@@ -64,7 +64,7 @@ def picture(**changes: Any) -> Picture:
 
 
 def listing(**changes: Any) -> dict[str, Any]:
-    """What the daemon of n1 answers to `processes` of n2."""
+    """Returns the answer of n1's daemon to `processes` of n2."""
     return {
         "ok": True, "node": "n2", "unseen": 2,
         "processes": [process(99, "n1", user="ann", command="make"), process(7, user="ann", command="vi", decision="stays: it is idle")],
@@ -75,7 +75,7 @@ def listing(**changes: Any) -> dict[str, Any]:
     } | changes  # fmt: skip
 
 
-class Told:
+class FakeSource:
     """A source for screens and pages: moves change its picture at once, as a daemon's would."""
 
     def __init__(self, **changes: Any) -> None:
@@ -93,7 +93,7 @@ class Told:
     def listing(self, node: str) -> Listing:
         self.listed.append(node)
         if node in self.silent:
-            raise Trouble(f"{node} does not tell of its processes: it does not answer")
+            raise Trouble(f"{node} does not report its processes: it does not answer")
         return listing_of(listing(node=node))
 
     def why(self, pid: int) -> list[str]:

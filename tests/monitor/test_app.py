@@ -10,22 +10,23 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from monitor import frames, pages, screens
-from monitor.app import Monitor
-from monitor.canvas import Canvas
-from monitor.chart import AXIS
+from monitor.drawings import frames
+from monitor.drawings.chart import AXIS
+from monitor.live import pages, screens
+from monitor.live.app import Monitor
+from monitor.live.canvas import Canvas
 from monitor.picture import Picture, Process
-from tests.monitor.pictures import Told, node
+from tests.monitor.pictures import FakeSource, node
 
 pytestmark = pytest.mark.timeout(60)
 
 
-Live = tuple[Monitor, Pilot[None], Told]
+Live = tuple[Monitor, Pilot[None], FakeSource]
 
 
 @asynccontextmanager
-async def live(source: Told | None = None, size: tuple[int, int] = (80, 24), **options: Any) -> AsyncIterator[Live]:
-    source = source or Told()
+async def live(source: FakeSource | None = None, size: tuple[int, int] = (80, 24), **options: Any) -> AsyncIterator[Live]:
+    source = source or FakeSource()
     app = Monitor(source, source.picture(), interval=3600, **options)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
@@ -37,7 +38,7 @@ def shown(app: Monitor) -> str:
 
 
 async def until(app: Monitor, pilot: Pilot[None], what: Callable[[], bool]) -> None:
-    """Lets what threads tell arrive. Errors: AssertionError if it does not within some thousand turns."""
+    """Lets results of threads arrive. Errors: AssertionError if `what` does not hold within some thousand turns."""
     for _ in range(2000):
         await app.workers.wait_for_complete()
         await pilot.pause(0.01)
@@ -96,7 +97,7 @@ async def test_enter_goes_down_and_escape_comes_up() -> None:
         assert isinstance(app.screen, screens.Nodes)
 
 
-async def test_processes_of_another_node_are_ours_that_are_there_and_what_it_tells_of_its_own_and_its_guests() -> None:
+async def test_the_page_of_another_node_lists_our_guests_there_and_its_own_processes_and_guests() -> None:
     async with live() as (app, pilot, source):
         await pilot.press("right", "enter")
         await until(app, pilot, lambda: "n2: 4 home processes and guests, 2 more are not shown" in shown(app))
@@ -125,19 +126,19 @@ async def test_process_of_another_node_is_moved_from_there_and_ours_that_is_ther
         assert source.moves == [(4711, "home")]
 
 
-async def test_node_that_does_not_tell_of_its_processes_leaves_ours_on_show_and_the_reason() -> None:
-    source = Told()
+async def test_a_node_that_does_not_list_its_processes_leaves_ours_on_show_and_the_reason() -> None:
+    source = FakeSource()
     source.silent.add("n2")
     async with live(source) as (app, pilot, _):
         await pilot.press("right", "enter")
-        await until(app, pilot, lambda: "n2 does not tell of its processes" in shown(app))
+        await until(app, pilot, lambda: "n2 does not report its processes" in shown(app))
         assert "n2: 1 processes of n1 that are there" in shown(app)
         assert "work 4711" in shown(app)
         await pilot.press("escape")
-        await until(app, pilot, lambda: "n2 does not tell" not in shown(app))
+        await until(app, pilot, lambda: "n2 does not report" not in shown(app))
 
 
-async def test_why_of_a_process_of_somebody_else_is_a_sentence() -> None:
+async def test_why_of_another_users_process_is_a_sentence() -> None:
     async with live() as (app, pilot, _):
         await pilot.press("enter", "down", "down", "enter")
         await until(app, pilot, lambda: "process 4713 belongs to root" in shown(app))
@@ -164,7 +165,7 @@ async def test_filter_on_nodes_and_on_processes() -> None:
         assert "work 4711" in shown(app)
 
 
-async def test_m_and_a_target_move_the_chosen_process_and_what_came_of_it_is_told_and_seen() -> None:
+async def test_m_and_a_target_move_the_chosen_process_and_the_outcome_is_shown() -> None:
     async with live() as (app, pilot, source):
         await pilot.press("enter", "down", "m")
         await pilot.pause()
@@ -175,7 +176,7 @@ async def test_m_and_a_target_move_the_chosen_process_and_what_came_of_it_is_tol
         await until(app, pilot, lambda: any(line.split()[:3] == ["4712", "joe", "n2"] for line in app.texts()))
 
 
-async def test_h_brings_home_and_a_refusal_is_told() -> None:
+async def test_h_brings_home_and_a_refusal_is_shown() -> None:
     async with live() as (app, pilot, source):
         await pilot.press("enter", "h")
         await until(app, pilot, lambda: "process 4711 is home" in shown(app))
@@ -211,7 +212,7 @@ async def test_the_chosen_process_stays_chosen_when_others_go() -> None:
         assert "move process 4712" in shown(app)
 
 
-async def test_help_tells_every_key_and_goes_away() -> None:
+async def test_help_lists_every_key_and_goes_away() -> None:
     async with live() as (app, pilot, _):
         await pilot.press("?", "?")
         await pilot.pause()
@@ -247,7 +248,7 @@ async def test_quit_from_every_screen(keys: list[str]) -> None:
         assert not app.is_running
 
 
-async def test_trouble_is_told_and_what_was_known_stays() -> None:
+async def test_trouble_is_shown_and_the_last_picture_stays() -> None:
     async with live() as (app, pilot, source):
         source.trouble = "no mosd answers on this node"
         await pilot.press("space")
@@ -263,13 +264,13 @@ async def test_trouble_is_told_and_what_was_known_stays() -> None:
 async def test_a_daemon_that_is_slow_holds_nothing_up() -> None:
     over = threading.Event()
 
-    class Slow(Told):
+    class Slow(FakeSource):
         def picture(self) -> Picture:
             over.wait(20)
             return super().picture()
 
     source = Slow()
-    app = Monitor(source, Told().picture(), interval=3600)
+    app = Monitor(source, FakeSource().picture(), interval=3600)
     try:
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.press("space", "space", "m")
@@ -302,5 +303,5 @@ async def test_figures_that_come_while_a_screen_is_being_made_are_on_it_then() -
     async with live() as (app, pilot, source):
         pid = next(iter(source.picture().processes)).pid
         app.push_screen(pages.Why(pid))
-        app.redraw()  # as by the look that just then comes to its end
+        app.redraw()  # as by an update that ends at this moment
         await until(app, pilot, lambda: f"why process {pid}" in shown(app))

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor import chart
-from monitor.outlook import Outlook
+from monitor.drawings import chart
+from monitor.drawings.outlook import Outlook
+from monitor.drawings.pieces import text_of
 from monitor.picture import Node
-from monitor.pieces import text_of
 from tests.monitor.pictures import GIB, node, picture
 
 NODES = picture().nodes
@@ -27,7 +27,7 @@ def bar_of(lines: list[str], x: int) -> str:
     return "".join(line.ljust(80)[x] for line in lines)
 
 
-def test_bars_are_as_high_as_the_load_and_the_scale_tells_how_high_that_is() -> None:
+def test_bars_are_as_high_as_the_load_on_the_scale() -> None:
     lines = text(many(4), blocks=False)
     assert lines[0].startswith(" 3.00")
     heights = [bar_of(lines[:-1], chart.AXIS + 9 * number).count("#") for number in range(4)]
@@ -50,7 +50,7 @@ def test_memory_is_solid_where_used_and_plus_where_free() -> None:
     assert bar_of(lines, chart.AXIS + 9) == "     ++++++"
 
 
-def test_speed_and_utilisability_have_views_and_what_is_not_known_is_said() -> None:
+def test_speed_and_utilisability_have_views_that_mark_unknown_values() -> None:
     lines = text(NODES, "u", blocks=False)
     assert lines[0].startswith(" 100%")
     assert bar_of(lines[:-1], chart.AXIS).count("#") == round(0.875 * 11)

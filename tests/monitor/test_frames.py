@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from monitor import frames, processes, timeline
-from monitor.outlook import Outlook
-from monitor.pieces import text_of
-from monitor.styles import painted
+from monitor.drawings import frames, processes, timeline
+from monitor.drawings.outlook import Outlook
+from monitor.drawings.pieces import text_of
+from monitor.drawings.styles import painted
 from tests.monitor.pictures import NOW, event, node, picture, process
 
 
@@ -27,14 +27,14 @@ def test_first_screen_shows_cluster_chart_chosen_node_and_moves() -> None:
     assert lines[-1] == frames.FOOT_NODES
 
 
-def test_what_the_owner_keeps_is_said_with_its_reason() -> None:
+def test_a_closed_node_is_shown_with_the_owners_reason() -> None:
     closed = picture(nodes=[node("n1", 0.0, self=True, lending=False, closed_why="only from 18:00", owner_state="back")])
     lines = text(frames.nodes(closed, Outlook(), 80, 24))
     assert any("owner: back, lends nothing: only from 18:00" in line for line in lines)
     assert any("n1: closed" in line for line in lines)
 
 
-def test_of_another_node_it_is_said_how_old_the_news_are_and_who_of_ours_is_there() -> None:
+def test_the_page_of_another_node_shows_the_age_of_its_data_and_our_guests_there() -> None:
     lines = text(frames.nodes(picture(), Outlook(chosen="n2"), 80, 24))
     assert any("2 guests, 1 of ours, known for 1.4s" in line for line in lines)
     dead = text(frames.nodes(picture(), Outlook(chosen="n9", dead=True), 80, 24))
@@ -65,7 +65,7 @@ def test_own_node_lists_all_its_processes_and_guests_another_those_that_are_ther
     assert lines[5].split() == ["99", "ann", "here", "guest", "3.0s", "n2:", "make"]
 
 
-def test_a_move_under_way_tells_how_far_it_has_come() -> None:
+def test_a_move_under_way_shows_its_progress() -> None:
     (row,) = processes.listed(picture(processes=[process(1, state="leaving", share=0.426)], guests=[]), "n1")
     assert "leaving 43%" in processes.line(row)
 
@@ -80,7 +80,7 @@ def test_why_the_chosen_process_is_where_it_is_stands_below_the_list() -> None:
     assert text(frames.process_list(shown, "n1", "", 3, 80, 24))[-2] == "a guest: n2 decides where it goes; its memory here is 256 MiB"
 
 
-def test_a_long_list_follows_the_chosen_row_and_knows_what_a_line_is() -> None:
+def test_a_long_list_follows_the_chosen_row_and_maps_lines_to_rows() -> None:
     shown = picture(processes=[process(pid) for pid in range(1, 101)], guests=[])
     frame = frames.process_list(shown, "n1", "", 60, 80, 24)
     assert frame.row_at(frame.top - 1) is None
@@ -97,7 +97,7 @@ def test_targets_are_home_the_balancers_choice_and_every_other_living_node() -> 
     assert at_home == ["balance", "n2", "n3", "n10-with-a-very-long-name"]
 
 
-def test_timeline_tells_where_a_process_was_when() -> None:
+def test_timeline_shows_where_a_process_was_when() -> None:
     lines = [text_of(line) for line in timeline.draw(picture(), timeline.LABEL + 1 + 60, 9)]
     assert lines[0] == "moves of n1's processes, the last 60 seconds"
     assert lines[1].startswith("4712 work 4712")
@@ -107,11 +107,11 @@ def test_timeline_tells_where_a_process_was_when() -> None:
     assert lines[1][timeline.LABEL + 1 :] == "·" * 50 + "x" + "·" * 9
 
 
-def test_timeline_knows_what_was_executed_and_who_has_ended() -> None:
+def test_timeline_shows_executions_and_ends() -> None:
     shown = picture(processes=[], events=[event(30, 5, "n2", "n2", "executed", "gcc")])
     lines = [text_of(line) for line in timeline.draw(shown, timeline.LABEL + 1 + 60, 9, blocks=False)]
     assert lines[1].startswith("5 (ended)")
-    assert lines[1][timeline.LABEL + 1 :] == "n2" + "=" * 28 + "*" + " " * 29  # it has ended since, and nobody tells when
+    assert lines[1][timeline.LABEL + 1 :] == "n2" + "=" * 28 + "*" + " " * 29  # it has ended since, and its end is not known
 
 
 def lanes(**changes: Any) -> dict[str, str]:
@@ -137,7 +137,7 @@ def test_timeline_of_a_number_that_another_process_has_taken_over() -> None:
     }
 
 
-def test_timeline_does_not_know_what_is_on_a_node_that_is_not_heard() -> None:
+def test_timeline_shows_nothing_for_a_node_that_is_not_heard() -> None:
     moved = [event(40, 5, "home", "n2"), event(30, 6, "home", "n9")]
     found = lanes(
         processes=[process(5, "n2", cut=NOW - 20, command="cut"), process(6, "n9", command="dead")], events=moved,

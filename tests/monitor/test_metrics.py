@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.metrics import exposition
+from monitor.web.metrics import exposition
 from tests.monitor.pictures import GIB, NOW, node, picture
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "docs" / "grafana.json"
@@ -24,7 +24,7 @@ def values(name: str, label: str = "node") -> dict[str, float]:
     return {sample.labels.get(label, ""): sample.value for sample in families(exposition(picture()))[name].samples}
 
 
-def test_nodes_are_told_with_what_is_known_of_them() -> None:
+def test_metrics_of_nodes_hold_all_known_values() -> None:
     assert values("farhome_node_load") == {"n1": 3.2, "n2": 2.0, "n3": 0.0, "n10-with-a-very-long-name": 0.0}
     assert values("farhome_node_memory_free_bytes")["n1"] == 4 * GIB
     assert values("farhome_node_utilisability_ratio") == {"n1": 0.875}

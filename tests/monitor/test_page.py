@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from monitor.server import Page
+from monitor.web.server import Page
 from tests.monitor.chromium import PROGRAM, Browser, chromium
-from tests.monitor.pictures import Told, node, process
+from tests.monitor.pictures import FakeSource, node, process
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(180), pytest.mark.skipif(PROGRAM is None, reason="there is no chromium")]
 
 
 @contextmanager
-def page(moves: bool, source: Told) -> Iterator[Page]:
+def page(moves: bool, source: FakeSource) -> Iterator[Page]:
     server = Page(source, 0, moves, interval=0.2)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
@@ -41,13 +41,13 @@ def shown(browser: Browser) -> str:
 
 
 def keep(browser: Browser, name: str) -> None:
-    """For who wants to look: FARHOME_PICTURES is a directory."""
+    """Saves a picture for a human reviewer: FARHOME_PICTURES is a directory."""
     if directory := os.environ.get("FARHOME_PICTURES"):
         browser.picture(Path(directory) / f"{name}.png")
 
 
 def test_node_that_is_chosen_shows_its_own_processes_and_guests_too(browser: Browser) -> None:
-    source = Told()
+    source = FakeSource()
     with page(False, source) as server:
         browser.open(server.address)
         browser.until("document.querySelectorAll('.node').length === 4")
@@ -58,12 +58,12 @@ def test_node_that_is_chosen_shows_its_own_processes_and_guests_too(browser: Bro
         assert "n3: solve" in text
         assert "n1: work 4711" not in text
         source.silent.add("n2")
-        browser.until("document.getElementById('whose').textContent.includes('n2 does not tell of its processes')")
+        browser.until("document.getElementById('whose').textContent.includes('n2 does not report its processes')")
         assert "n3: solve" not in shown(browser)
 
 
 def test_page_shows_nodes_processes_and_moves_and_follows_them(browser: Browser) -> None:
-    source = Told()
+    source = FakeSource()
     with page(False, source) as server:
         browser.open(server.address)
         browser.until("document.querySelectorAll('.node').length === 4")
@@ -82,8 +82,8 @@ def test_page_shows_nodes_processes_and_moves_and_follows_them(browser: Browser)
         assert browser.complaints == []
 
 
-def test_keys_and_buttons_choose_what_is_seen(browser: Browser) -> None:
-    with page(False, Told()) as server:
+def test_keys_and_buttons_choose_the_view(browser: Browser) -> None:
+    with page(False, FakeSource()) as server:
         browser.open(server.address)
         browser.until("document.querySelectorAll('.node').length === 4")
         for key, value in (("m", "12G"), ("s", "1.00"), ("u", "88 %"), ("L", "3.20"), ("l", "3.20")):
@@ -108,8 +108,8 @@ def test_keys_and_buttons_choose_what_is_seen(browser: Browser) -> None:
         assert browser.complaints == []
 
 
-def test_a_page_that_only_shows_tells_why_and_offers_no_move(browser: Browser) -> None:
-    with page(False, Told()) as server:
+def test_a_read_only_page_explains_and_offers_no_move(browser: Browser) -> None:
+    with page(False, FakeSource()) as server:
         browser.open(server.address)
         browser.click("[data-key='4711']")
         browser.until("document.querySelector('#why').textContent.includes('moved twice')")
@@ -118,7 +118,7 @@ def test_a_page_that_only_shows_tells_why_and_offers_no_move(browser: Browser) -
 
 
 def test_a_move_is_made_from_the_page_and_seen_on_it(browser: Browser) -> None:
-    source = Told()
+    source = FakeSource()
     with page(True, source) as server:
         browser.open(server.address)
         browser.click("[data-key='4712']")
@@ -137,9 +137,9 @@ def test_a_move_is_made_from_the_page_and_seen_on_it(browser: Browser) -> None:
         browser.until("document.querySelector('[data-key=\\'4712\\'] td:nth-child(3)').textContent === 'home'")
 
 
-def test_what_a_process_calls_itself_is_text_and_nothing_else(browser: Browser) -> None:
+def test_the_name_of_a_process_is_shown_as_plain_text(browser: Browser) -> None:
     evil = "<img src=x onerror='document.title=1'><script>document.title=2</script>"
-    with page(False, Told(processes=[process(4711, command=evil)], nodes=[node("n1", 1.0, self=True)])) as server:
+    with page(False, FakeSource(processes=[process(4711, command=evil)], nodes=[node("n1", 1.0, self=True)])) as server:
         browser.open(server.address)
         browser.until("document.querySelectorAll('#processes td:nth-child(7)').length")
         assert browser.value("document.querySelector('#processes td:nth-child(7)').textContent") == evil
@@ -148,8 +148,8 @@ def test_what_a_process_calls_itself_is_text_and_nothing_else(browser: Browser) 
 
 
 def test_a_page_of_another_site_can_neither_read_nor_move(browser: Browser) -> None:
-    source = Told()
-    with page(True, source) as server, page(False, Told()) as other:
+    source = FakeSource()
+    with page(True, source) as server, page(False, FakeSource()) as other:
         browser.open(other.address)
         browser.until("document.querySelectorAll('.node').length === 4")
         for options in ("{}", "{method: 'POST', mode: 'no-cors', body: '{\"pid\": 4711, \"target\": \"home\"}'}"):
@@ -163,8 +163,8 @@ def test_a_page_of_another_site_can_neither_read_nor_move(browser: Browser) -> N
         assert source.moves == []
 
 
-def test_trouble_is_told_and_what_was_known_stays(browser: Browser) -> None:
-    source = Told()
+def test_trouble_is_shown_and_the_last_picture_stays(browser: Browser) -> None:
+    source = FakeSource()
     with page(False, source) as server:
         browser.open(server.address)
         browser.until("document.querySelectorAll('.node').length === 4")

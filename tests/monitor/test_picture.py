@@ -1,4 +1,4 @@
-"""What a daemon tells is looked at before it is believed."""
+"""A daemon's reply is checked before it is believed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def test_nodes_are_in_the_order_that_people_count_in_and_the_dead_among_them() -
     assert sorted(["n10", "n2", "a", "n1b"], key=natural) == ["a", "n1b", "n2", "n10"]
 
 
-def test_states_tell_what_a_node_lends_and_whether_it_is_heard_of() -> None:
+def test_states_show_whether_a_node_lends_and_whether_it_is_heard_of() -> None:
     assert [one.state for one in picture().nodes] == ["lends", "lends", "blocked", "dead", "silent"]
     assert picture(nodes=[node("n1", 0.0, lending=False)]).nodes[0].state == "closed"
 
 
 @pytest.mark.parametrize(("age", "fade"), [(0.0, 0), (4.9, 0), (5.1, 1), (10.1, 2), (29.0, 2)])
-def test_a_node_fades_with_the_age_of_what_is_known(age: float, fade: int) -> None:
+def test_a_node_fades_with_the_age_of_its_data(age: float, fade: int) -> None:
     assert picture(nodes=[node("n1", 0.0, age=age)]).nodes[0].fade == fade
 
 
@@ -31,7 +31,7 @@ def test_events_are_in_their_order_in_time() -> None:
     assert [one.pid for one in made.events] == [1, 2]
 
 
-def test_what_a_terminal_would_obey_is_no_part_of_a_picture() -> None:
+def test_a_picture_holds_no_control_characters() -> None:
     assert picture(processes=[process(1, command="x\x1b[2Jy\n")]).processes[0].command == "x [2Jy "
 
 
@@ -47,7 +47,7 @@ def test_what_a_terminal_would_obey_is_no_part_of_a_picture() -> None:
         ({"dead": [{"name": 5}]}, "dead node"), ({"dead": [{"name": "n9", "since": "noon"}]}, "dead node"), ({"dead": [7]}, "dead node"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_by_its_name(change: dict[str, Any], word: str) -> None:
+def test_invalid_values_are_refused_by_name(change: dict[str, Any], word: str) -> None:
     with pytest.raises(Nonsense, match=word):
         picture_of(answer(**change))
 

@@ -1,4 +1,4 @@
-"""What `mon --web` answers to whom: files, picture, moves; and to whom it does not."""
+"""Answers of `mon --web`: files, picture, moves; and the callers that get none."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from monitor.loopback import uid_of_peer
-from monitor.server import FILES, LONGEST_BODY, TOKEN_HEADER, Page
+from monitor.web.loopback import uid_of_peer
+from monitor.web.server import FILES, LONGEST_BODY, TOKEN_HEADER, Page
 from tests.access import needs_ordinary_users_here
-from tests.monitor.pictures import Told
+from tests.monitor.pictures import FakeSource
 
 MOVE = {"pid": 4712, "target": "n2"}
 
 
 @contextmanager
-def serving(moves: bool = False, source: Told | None = None) -> Iterator[tuple[Page, Told]]:
-    source = source or Told()
+def serving(moves: bool = False, source: FakeSource | None = None) -> Iterator[tuple[Page, FakeSource]]:
+    source = source or FakeSource()
     server = Page(source, 0, moves, interval=0.001)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -47,7 +47,7 @@ def ask(server: Page, method: str, path: str, body: object = None, **headers: st
         connection.close()
 
 
-def told(answer: tuple[int, dict[str, str], bytes]) -> Any:
+def json_of(answer: tuple[int, dict[str, str], bytes]) -> Any:
     return json.loads(answer[2])
 
 
@@ -70,9 +70,9 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
             assert b"://" not in ask(server, "GET", path)[2]
 
 
-def test_picture_has_what_is_concluded_from_it() -> None:
+def test_a_picture_holds_the_conclusions_from_its_data() -> None:
     with serving() as (server, _):
-        picture = told(ask(server, "GET", "/picture"))
+        picture = json_of(ask(server, "GET", "/picture"))
     assert [(node["name"], node["state"], node["fade"]) for node in picture["nodes"]] == [
         ("n1", "lends", 0), ("n2", "lends", 0), ("n3", "blocked", 0), ("n9", "dead", 0), ("n10-with-a-very-long-name", "silent", 2),
     ]  # fmt: skip
@@ -80,7 +80,7 @@ def test_picture_has_what_is_concluded_from_it() -> None:
 
 
 def test_many_pages_cost_the_daemon_one_question() -> None:
-    class Counting(Told):
+    class Counting(FakeSource):
         asked = 0
 
         def picture(self) -> Any:
@@ -99,10 +99,10 @@ def test_many_pages_cost_the_daemon_one_question() -> None:
         server.server_close()
 
 
-def test_why_of_a_process_and_of_one_that_is_somebody_elses() -> None:
+def test_why_of_an_own_process_and_of_another_users() -> None:
     with serving() as (server, _):
-        assert told(ask(server, "GET", "/why?pid=4711"))["lines"][0] == "process 4711 (work 4711) is on n2, moved twice"
-        listed = told(ask(server, "GET", "/processes?node=n2"))
+        assert json_of(ask(server, "GET", "/why?pid=4711"))["lines"][0] == "process 4711 (work 4711) is on n2, moved twice"
+        listed = json_of(ask(server, "GET", "/processes?node=n2"))
         rows = [(one["home"], one["pid"]) for one in listed["processes"] + listed["guests"]]
         assert rows == [("n2", 99), ("n2", 7), ("n1", 4711), ("n3", 4711)]
         status, _, content = ask(server, "GET", "/why?pid=4713")
@@ -111,16 +111,16 @@ def test_why_of_a_process_and_of_one_that_is_somebody_elses() -> None:
             assert ask(server, "GET", f"/why?pid={pid}")[0] == 400
 
 
-def test_a_move_with_the_token_is_made_and_what_came_of_it_is_told() -> None:
+def test_a_move_with_the_token_is_made_and_its_outcome_returned() -> None:
     with serving(moves=True) as (server, source):
-        session = told(ask(server, "GET", "/session"))
+        session = json_of(ask(server, "GET", "/session"))
         assert session["moves"] is True
         answer = ask(server, "POST", "/move", MOVE, X_Farhome_Token=session["token"])
-        assert (answer[0], told(answer)["told"]) == (200, "process 4712 is n2, frozen 12.5 ms, total 50.0 ms")
+        assert (answer[0], json_of(answer)["told"]) == (200, "process 4712 is n2, frozen 12.5 ms, total 50.0 ms")
         answer = ask(server, "POST", "/move", {"pid": 4712, "target": "n3"}, X_Farhome_Token=session["token"])
-        assert (answer[0], told(answer)["error"]) == (409, "process 4712 stays where it is: n3 refuses it: blocked")
+        assert (answer[0], json_of(answer)["error"]) == (409, "process 4712 stays where it is: n3 refuses it: blocked")
         assert source.moves == [(4712, "n2"), (4712, "n3")]
-        moved = next(row for row in told(ask(server, "GET", "/picture"))["processes"] if row["pid"] == 4712)
+        moved = next(row for row in json_of(ask(server, "GET", "/picture"))["processes"] if row["pid"] == 4712)
         assert moved["where"] == "n2"
 
 
@@ -136,7 +136,7 @@ def test_a_move_without_the_token_is_refused(token: str | None) -> None:
 def test_a_page_that_only_shows_moves_nothing_even_with_the_token() -> None:
     with serving() as (server, source):
         assert ask(server, "POST", "/move", MOVE, X_Farhome_Token=server.token)[0] == 403
-        assert told(ask(server, "GET", "/session"))["moves"] is False
+        assert json_of(ask(server, "GET", "/session"))["moves"] is False
         assert source.moves == []
 
 
@@ -170,10 +170,10 @@ def test_metrics_are_there_with_and_without_a_daemon() -> None:
         source.trouble = "no mosd answers on this node"
         assert b"farhome_mosd_up 0.0" in ask(server, "GET", "/metrics")[2]
         answer = ask(server, "GET", "/picture")
-        assert (answer[0], told(answer)["error"]) == (503, "no mosd answers on this node")
+        assert (answer[0], json_of(answer)["error"]) == (503, "no mosd answers on this node")
 
 
-def test_the_kernel_tells_whose_the_other_end_is() -> None:
+def test_the_kernel_identifies_the_user_of_the_other_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as caller:
         connection, _ = listener.accept()
         with connection:

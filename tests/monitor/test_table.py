@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from monitor.drawings.pieces import bar, column, format_age, text_of
+from monitor.drawings.table import render, totals
 from monitor.picture import Node
-from monitor.pieces import bar, column, format_age, text_of
-from monitor.table import render, totals
 from tests.monitor.pictures import GIB, node, picture
 
 NODES = picture().living()
@@ -65,8 +65,8 @@ def test_node_that_has_not_been_heard_of_fades() -> None:
 
 
 def test_totals_are_of_those_that_are_heard_of() -> None:
-    told = totals(picture().nodes)
-    assert told == "total: 3 of 5 nodes heard of, 3 cores, power 2.5, memory 36G/48G, 2 lend"
+    shown = totals(picture().nodes)
+    assert shown == "total: 3 of 5 nodes heard of, 3 cores, power 2.5, memory 36G/48G, 2 lend"
 
 
 def test_bars() -> None:

@@ -13,7 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from cli.mon import DaemonSource
-from monitor.app import Monitor
+from monitor.live.app import Monitor
 from tests.monitor.chromium import PROGRAM, chromium
 from tests.node.nodes import Cluster, wait_for
 

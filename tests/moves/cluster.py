@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lab import Lab
+from cli.common.exit_codes import REFUSED, UNAVAILABLE
+from lab import Lab, LabError
 from tests.sanitizers.slower import bound
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ def until(what: str, test: Callable[[], T | None], *, seconds: float = 10, every
 
 @dataclass(frozen=True)
 class Move:
-    """One `migrate` that was tried. `kind` is out, hop or home; times in milliseconds, `at` in seconds since the storm began."""
+    """One attempted `migrate`. `kind` is out, hop or home; times in milliseconds, `at` in seconds since the storm began."""
 
     at: float
     pid: int
@@ -103,8 +104,8 @@ class Cluster:
         self.lab.down()
 
     def processes(self, job: str) -> list[dict[str, Any]]:
-        """What `mosps --json -J JOB` shows to root on the home node, without the command: it is polled, and would take a processor from the
-        tests beside."""
+        """Returns what `mosps --json -J JOB` shows to root on the home node, without the command: it is polled, and would take a processor
+        from the tests beside."""
         answer = self.lab.node(HOME).ask_mosd("ps", timeout=20, job=job)
         if not answer.get("ok"):
             raise RuntimeError(f"mosd refused: {answer.get('error')}")
@@ -114,24 +115,43 @@ class Cluster:
     def process(self, pid: int, job: str) -> dict[str, Any] | None:
         return next((one for one in self.processes(job) if one["pid"] == pid), None)
 
+    def guests(self, node: str) -> list[dict[str, Any]]:
+        """Returns what `mosps --guests --json` shows to root on that node, likewise."""
+        found: list[dict[str, Any]] = self.lab.node(node).ask_mosd("ps", timeout=20, guests=True)["guests"]
+        return found
+
     def where(self, process: dict[str, Any]) -> str:
         """The node where it is; the home node's name when at home."""
         where = process["where"]
         return HOME if where in ("home", None, "") else str(where)
 
     def migrate(self, pid: int, source: str, target: str, *, at: float = 0, user: str = "", memory: str = "") -> Move:
-        """Types `migrate PID TARGET` at home and waits for what it says. memory: with --memory."""
+        """Has a process moved, waits, and returns the result: a user by `migrate PID TARGET` at home; root by what that sends to mosd,
+        for most moves are root's, and each command is a Python that starts. memory: with --memory."""
         kind = "home" if target == HOME else "out" if source == HOME else "hop"
-        manner = ["--memory", memory] if memory else []
-        done = self.home.run("migrate", str(pid), "home" if kind == "home" else target, "--json", *manner, user=user)
-        said = (done.stderr or done.stdout).strip()
-        if done.returncode:
-            return Move(at, pid, kind, source, target, False, f"exit {done.returncode}: {said}")
-        answer = json.loads(done.stdout)
+        where = "home" if kind == "home" else target
+        code, answer = self._command_migrate(pid, where, user, memory) if user else self._ask_migrate(pid, where, memory)
+        if code:
+            return Move(at, pid, kind, source, target, False, f"exit {code}: {answer['error']}")
         if not answer.get("moved"):
             return Move(at, pid, kind, source, target, False, "it is there already")
-        return Move(at, pid, kind, source, target, True, said, float(answer["frozen_ms"]), float(answer["total_ms"]),
+        return Move(at, pid, kind, source, target, True, json.dumps(answer), float(answer["frozen_ms"]), float(answer["total_ms"]),
                     str(answer.get("engine", "")), int(answer.get("ahead_bytes", 0)), int(answer.get("follows_bytes", 0)))  # fmt: skip
+
+    def _command_migrate(self, pid: int, where: str, user: str, memory: str) -> tuple[int, dict[str, Any]]:
+        """Returns its exit code, and the answer that it shows."""
+        manner = ["--memory", memory] if memory else []
+        done = self.home.run("migrate", str(pid), where, "--json", *manner, user=user)
+        return done.returncode, {"error": (done.stderr or done.stdout).strip()} if done.returncode else json.loads(done.stdout)
+
+    def _ask_migrate(self, pid: int, where: str, memory: str) -> tuple[int, dict[str, Any]]:
+        """The same, of the same request: the exit code that the command would have."""
+        fields = {"pid": pid, "target": where, "engine": "", "memory": memory, "async": False}
+        try:
+            answer = self.lab.node(HOME).ask_mosd("migrate", timeout=60, **fields)
+        except LabError as error:
+            return UNAVAILABLE, {"error": str(error)}
+        return (0 if answer.get("ok") else int(answer.get("code", REFUSED))), answer
 
     def logs(self, directory: Path) -> None:
         """Copies what the node daemons, deputies and remotes have said, and what mosps shows."""
@@ -156,7 +176,7 @@ def _tasks(process: Path) -> list[Path]:
 
 
 def proc_evidence(root: Path) -> Iterator[str]:
-    """What the kernel tells of each thread on a node: state, signals, system call and where it waits."""
+    """Reports what the kernel shows of each thread on a node: state, signals, system call and where it waits."""
     processes = sorted(Path(root, "proc").glob("[0-9]*"))
     for task in (task for process in processes for task in _tasks(process)):
         try:

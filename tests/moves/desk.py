@@ -1,7 +1,7 @@
-"""Somebody at a terminal with an interactive shell: what they type, in scenes that come in an order of their own for each seed.
+"""A user at a terminal with an interactive shell: the keys they type, in scenes whose order depends on the seed.
 
-Nothing is typed before what it answers to is on the screen, and no scene depends on which of two things comes first. So the screens are the
-same each time, and whoever plays a script needs to know of each step only when it has been dealt with.
+Nothing is typed before the output that it answers is on the screen, and no scene depends on which of two events comes first. So the screens
+are the same each time, and the player of a script needs a step only when the step before it has finished.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROMPT = r"(^|\n)desk\$$"
 DIRECTORY = "tmp/desk"
 SIZE = 24, 80
 GATE_PATIENCE = 60.0
-"""Seconds until somebody reads from a fifo."""
+"""Seconds until a reader opens a fifo."""
 
 FRONT = """\
 #!/usr/bin/perl
@@ -54,12 +54,12 @@ while (1) {
 """
 NOTES = "the first line\nanother one\nand the last line\n"
 VIM = "set ttimeout ttimeoutlen=50 nofsync\n"
-STORY = "".join(f"chapter {number}, of which not much is to be told\n" for number in range(1, 201))
+STORY = "".join(f"chapter {number}, in which not much happens\n" for number in range(1, 201))
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is done, and by what on the screen it is seen to have been dealt with (a regular expression)."""
+    """An input and the output on the screen (a regular expression) that shows that it has been handled."""
 
     said: str
     do: Callable[[Screen, Path], None]
@@ -89,12 +89,12 @@ def size(rows: int, columns: int, until: str) -> Step:
 
 
 def poke(name: str, text: str, until: str) -> Step:
-    """Somebody else writes to a file or fifo."""
+    """Writes to a file or fifo from another process."""
     return Step(f"{text!r} into {name}", lambda _, directory: write(directory / name, text), until)
 
 
 def write(path: Path, text: str) -> None:
-    """Errors: TimeoutError, if nobody reads from the fifo."""
+    """Errors: TimeoutError, if no process reads from the fifo."""
     end = time.monotonic() + GATE_PATIENCE
     while True:
         try:
@@ -112,53 +112,53 @@ def write(path: Path, text: str) -> None:
 
 Scene = Callable[[random.Random], Iterator[Step]]
 UP, LEFT = "\x1b[A", "\x1b[D"
-FRONT_TOLD = r"in front$"
+FRONT_REPORTED = r"in front$"
 STOPPED = rf"Stopped[^\n]*{PROMPT}"
 
 
-# Whether bash tells of a job before its next prompt, and whether `wait` waits, is decided by what has happened when it comes to that: where
-# a shell may stand still for a while anywhere, a script says for what it waits. Of what has ended bash tells once a program in front has.
+# Events up to that moment decide whether bash reports a job before its next prompt, and whether `wait` waits. A shell may be frozen for a
+# while at any point, so a script names the event that it waits for. Bash reports jobs that have ended once a program in front has ended.
 UNTIL_GONE = "while kill -0 $p 2> /dev/null; do sleep .1; done; sleep .1"
 
 
 def until_stopped(what: str) -> str:
-    """What bash is to do until the job that it calls so is stopped."""
+    """Returns a shell loop that waits until the job of that name is stopped."""
     return f"until jobs -s | grep -q {what}; do sleep .1; done"
 
 
 def stop_and_go(chance: random.Random) -> Iterator[Step]:
-    yield line("./front", FRONT_TOLD)
+    yield line("./front", FRONT_REPORTED)
     for _ in range(chance.randint(1, 3)):
         yield keys("\x1a", STOPPED)
         yield line("jobs")
         if chance.random() < 0.5:
             yield line("bg")
             yield line("jobs")
-        yield line(chance.choice(["fg", "fg %1", "%1"]), FRONT_TOLD)
+        yield line(chance.choice(["fg", "fg %1", "%1"]), FRONT_REPORTED)
     yield keys(chance.choice(["\x03", "\x1c"]))
     yield line("echo status $?")
 
 
 def several_jobs(chance: random.Random) -> Iterator[Step]:
-    yield line("./front", FRONT_TOLD)
+    yield line("./front", FRONT_REPORTED)
     yield keys("\x1a", STOPPED)
     yield line("sleep 1000 &")
     yield line("sh -c 'echo begun; exec sleep 1000'", r"begun$")
     yield keys("\x1a", STOPPED)
     yield line("jobs")
-    yield line("fg %1", FRONT_TOLD)
+    yield line("fg %1", FRONT_REPORTED)
     yield keys("\x1a", STOPPED)
     for number in chance.sample([1, 2, 3], 3):
-        # Which job is the current one then depends on whether bash is told that one goes on before it has ended.
+        # The current job afterwards depends on whether bash is notified that this job continues before it has ended.
         yield line(f"p=$(jobs -p %{number}); kill %{number}; {UNTIL_GONE}; clear; echo {number} is gone")
     yield line("wait; jobs; echo none left")
 
 
 def a_pipeline(chance: random.Random) -> Iterator[Step]:
-    yield line("sleep 1000 | ./front | cat", FRONT_TOLD)
+    yield line("sleep 1000 | ./front | cat", FRONT_REPORTED)
     yield keys("\x1a", STOPPED)
     yield line("jobs")
-    yield line("fg", FRONT_TOLD)
+    yield line("fg", FRONT_REPORTED)
     yield keys("\x03")
     yield line("echo status ${PIPESTATUS[*]}")
     lines = chance.randint(500, 3000)
@@ -239,12 +239,12 @@ def sizes(chance: random.Random) -> Iterator[Step]:
 def a_shell_within(chance: random.Random) -> Iterator[Step]:
     yield line("PS1='within> ' bash --norc --noprofile -i", r"within>$")
     yield line("echo $((1 + 1))", r"2\nwithin>$")
-    yield line("./front", FRONT_TOLD)
+    yield line("./front", FRONT_REPORTED)
     yield keys("\x1a", r"Stopped[^\n]*\nwithin>$")
     yield line("suspend", STOPPED)
     yield line("jobs")
     yield line("fg", r"within>$")
-    yield line("fg", FRONT_TOLD)
+    yield line("fg", FRONT_REPORTED)
     yield keys("\x03", r"within>$")
     yield line("exit 5")
     yield line("echo status $?")

@@ -1,4 +1,4 @@
-"""What a node of the lab has, so that tests can say what moves leave behind on it."""
+"""Resources of a node of the lab, so that tests can report what moves leave behind on it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from tests.moves.cluster import Cluster, until
 
 Figures = dict[str, dict[str, int]]
-"""What each node has."""
+"""The resources of each node."""
 LISTENS, WAITS = "0A", "06"
 """States in /proc/net/tcp: a socket that listens; one that is closed, of which the kernel keeps the address for a while."""
 
 
 def figures(cluster: Cluster, node: str) -> dict[str, int]:
-    """Of its daemon, and in all. Zombies count as processes."""
+    """Counts the resources of the node's daemon, and of the whole node. Zombies count as processes."""
     root = cluster.place(node).root
     processes = list((root / "proc").glob("[0-9]*"))
     daemons = {process.name: process for process in processes if b"cli.mosd" in read(process / "cmdline")}
@@ -37,7 +37,7 @@ def figures(cluster: Cluster, node: str) -> dict[str, int]:
 
 
 def parent(process: Path) -> str:
-    """Its number; nothing when the process has gone."""
+    """Returns its pid; nothing when the process has gone."""
     fields = read(process / "stat").rpartition(b")")[2].split()
     return fields[1].decode() if fields else ""
 
@@ -81,7 +81,7 @@ def settled(cluster: Cluster, wanted: Figures | None = None) -> Figures:
 
 
 def more(found: Figures, before: Figures) -> list[str]:
-    """Of what there is more than before; but memory, of which a daemon keeps some for later."""
+    """Lists what has grown; but not memory, some of which a daemon keeps for later."""
     return [
         f"{what} of {node}: {before[node][what]} before, {found[node][what]} now"
         for node in before for what in before[node] if "memory" not in what and found[node][what] > before[node][what]

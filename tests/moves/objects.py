@@ -1,7 +1,7 @@
-"""A program about one kernel object is moved at the system calls that it makes; it must find all as it would have at home, and so
-must who looks at it from outside.
+"""Moves a program that uses one kernel object at each of its system calls. The program must find everything as it would have at home, and
+so must an observer of the process.
 
-The programs are tests/programs/objects_*.c; what stands between their system calls is told in objects.h.
+The programs are tests/programs/objects_*.c; objects.h describes what they do between their system calls.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pytest
 
@@ -36,10 +37,30 @@ REFUSALS = {
     "file_mapped_to_write": "mapped shared and writable",
     "limit_of_descriptors": "at a limit of its own",
     "memory_shared_with_a_child": "shares anonymous memory",
+    "protection_keys": "memory protection keys",
 }
 """Scenarios that may be kept where they are, and the reason."""
 REFUSALS_WITH_PRIVATE = {"files_of_one_name": "private directories"}
-"""Those that may be kept there in private directories as well: by CRIU alone could they go, which does not take those along."""
+"""Scenarios that may also be kept there in private directories: only CRIU could move them, and it does not carry those along."""
+
+OF_A_KIND = {
+    "broken_pipe", "full_pipe", "fifo", "select", "poll", "epoll_edge", "epoll_nested_once",  # descriptors
+    "signalfd", "eventfd", "duplicates",
+    "sendfile", "copy_file_range", "append", "readv_writev", "pread_pwrite", "ofd_lock", "flock", "nameless_file", "directory",  # files
+    "extended_attributes", "size_and_holes", "times_and_owner", "limit_of_file_size",
+    "sequenced_packets", "socketpair", "many_datagrams", "unix_listener", "tcp_connects_later", "credentials",  # sockets
+    "system_v_messages",
+    "file_mapped_as_programs_are", "file_mapped_in_pieces", "file_mapped_beyond_its_end", "file_mapped_to_read",  # memory
+    "data_segment", "mappings_that_fail", "no_huge_pages", "locked_memory", "guards_and_names",
+    "child_that_stops", "child_that_steps", "children_nobody_waits_for", "exec", "time_used", "suspended",  # processes
+    "signal_mask", "pending_signal", "queued_signals", "no_alternate_stack", "moved_in_a_handler", "interrupted_sleep", "interval_timer",
+    "general_registers", "floating_point_state", "sse_registers", "signals_of_a_thread", "thread", "processor",  # and threads
+}  # fmt: skip
+"""Scenarios about an object, or a way to use it, of a kind that another one has as well: the pipe, the level-triggered epoll, the timer as
+a descriptor, splice, offsets, the POSIX lock and the lease, names of an open file, the working directory, limits; datagrams, TCP, passed
+descriptors, message queues; private mappings, anonymous memory, advice; children, the alternate stack, the POSIX timer, the futex, AVX
+registers. Or that has a file of tests: test_signalfds.py, test_marks.py, test_exec.py, test_cpu_time.py, test_directed.py, test_signals.py,
+test_masks.py, test_stopped.py, test_threads.py, test_processors.py."""
 
 ROUTE = ("n2", "n3", "home")
 PATIENCE = 40.0
@@ -60,18 +81,18 @@ class Steps:
         self._go = os.open(directory / "go", os.O_RDWR)
 
     def next(self, process: subprocess.Popen[bytes]) -> int | None:
-        """Returns the pid of who stands at a step, or None when the program has ended. Errors: TimeoutError."""
+        """Returns the pid of the process that stands at a step, or None when the program has ended. Errors: TimeoutError."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             ended = process.poll() is not None
             readable, _, _ = select.select([self._ask], [], [], 0 if ended else 0.05)
-            told = os.read(self._ask, 64) if readable else b""
-            if told:
-                return int(told)
+            number = os.read(self._ask, 64) if readable else b""
+            if number:
+                return int(number)
             if ended:
                 return None
             if readable:
-                time.sleep(0.002)  # nobody has it open for writing: it ends, or becomes another program
+                time.sleep(0.002)  # no process has it open for writing: the program ends or executes another
         raise TimeoutError(f"no step within {PATIENCE} s")
 
     def go(self) -> None:
@@ -86,8 +107,8 @@ class Steps:
 
 
 def seen(process: Path) -> State:
-    """Returns what /proc tells of a process and must be the same wherever it is; if nobody traces it (it is at home), also what only
-    then is its own: signals, threads and memory. Pids, addresses and inode numbers are left out."""
+    """Returns what /proc shows of a process and must be the same wherever it is. Where no tracer is attached (at home), also what can
+    differ under a tracer: signals, threads and memory. Pids, addresses and inode numbers are left out."""
     status = fields(process / "status")
     stat = (process / "stat").read_text().rpartition(")")[2].split()
     found: State = {name: status[name] for name in ("Name", "Umask", "Uid", "Gid", "Groups", "CapEff", "CapPrm", "NoNewPrivs", "Threads")}
@@ -114,7 +135,7 @@ def fields(path: Path) -> dict[str, str]:
 
 
 def descriptor(process: Path, number: str) -> str:
-    """What it is, where in it, with which flags and locks."""
+    """Describes a descriptor: its file, position, flags and locks."""
     link = re.sub(rf"\[\d+\]|(?<=/dev/pts/)\d+|(?<=/#)\d+|\b{process.name}\b", "", os.readlink(process / "fd" / number))
     kept = []
     for line in (process / "fdinfo" / number).read_text().splitlines():
@@ -130,14 +151,14 @@ def descriptor(process: Path, number: str) -> str:
 
 
 def mappings(process: Path) -> dict[str, int]:
-    """How many bytes are mapped of each kind: protection, flags, file and offset. Where they lie is the kernel's choice, also how
+    """Returns how many bytes are mapped of each kind: protection, flags, file and offset. Where they lie is the kernel's choice, also how
     deep the stack is."""
     found: dict[str, int] = {}
     for line in (process / "smaps").read_text().splitlines():
         if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+) (\S+) \S+ \d+ *(.*)", line):
             low, high, protection, offset, name = match.groups()
         elif line.startswith("VmFlags:") and name != "[stack]":
-            flags = " ".join(flag for flag in line.split()[1:] if flag != "sd")  # what it was written to since somebody asked
+            flags = " ".join(flag for flag in line.split()[1:] if flag != "sd")  # soft-dirty: written since the last reset
             kind = " ".join([protection, *([name, offset] if name.startswith("/") else [name]), flags])
             found[kind] = found.get(kind, 0) + int(high, 16) - int(low, 16)
     return found
@@ -145,7 +166,7 @@ def mappings(process: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Move:
-    """What was asked at a step, and what was answered."""
+    """A request for a move at a step, and its answer."""
 
     step: int
     target: str
@@ -155,7 +176,7 @@ class Move:
 
 @dataclass
 class Run:
-    """What a run of a scenario left: how it ended, what it said, how it was seen at each step."""
+    """Results of a run of a scenario: how it ended, what it printed, and its observed state at each step."""
 
     scenario: str
     status: int = -1
@@ -212,7 +233,7 @@ def built(source: str) -> Path:
 
 
 def refusals(scenario: str, private: bool) -> str:
-    """What tells of reasons for which it may be kept where it is."""
+    """Returns a pattern of the reasons that may keep the scenario where it is."""
     tables = [REFUSALS, REFUSALS_WITH_PRIVATE] if private else [REFUSALS]
     return "|".join(["there already", "at home already", *(table[scenario] for table in tables if scenario in table)])
 
@@ -237,7 +258,7 @@ def follow(
 
 
 def settled(process: Path, expected: State | None) -> State:
-    """How the process is seen. What is not as expected is given a second: a thread that has ended goes a little later. If nothing
+    """Returns the state of the process. What is not as expected is given a second: a thread that has ended goes a little later. If nothing
     is expected yet, all its threads must be waiting: one that runs may have all signals blocked for a moment."""
     end = time.monotonic() + 1
     while True:
@@ -246,7 +267,7 @@ def settled(process: Path, expected: State | None) -> State:
             good = not unlike(expected, state) if expected is not None else waits(process) and state == seen(process)
             if good or time.monotonic() > end:
                 return state
-        except (FileNotFoundError, ProcessLookupError):  # a thread or a descriptor went away while we looked
+        except (FileNotFoundError, ProcessLookupError):  # a thread or a descriptor went away during the check
             if time.monotonic() > end:
                 raise
         time.sleep(0.005)
@@ -297,6 +318,11 @@ def parameters(*sources: str) -> list[str]:
     return [name for name, source in sorted(SCENARIOS.items()) if source in sources]
 
 
+def one_of_each_kind(*sources: str) -> list[Any]:
+    """The same; those of a kind that another has as well are among the long tests."""
+    return [pytest.param(name, marks=pytest.mark.soak if name in OF_A_KIND else ()) for name in parameters(*sources)]
+
+
 def move_at_every_step(cluster: Cluster, scenario: str, private: bool = False) -> None:
     """Out, on to another node, home, and so on. private: in a directory of its own."""
     user = user_of(scenario)
@@ -310,7 +336,7 @@ def move_at_every_step(cluster: Cluster, scenario: str, private: bool = False) -
 
 
 def move_once_at_each_step(cluster: Cluster, scenario: str) -> None:
-    """For each step one run with a move out exactly there, and one, out from the beginning, with a move home exactly there."""
+    """For each step, runs it once with a move out exactly there, and once, out from the beginning, with a move home exactly there."""
     natives = [run(cluster, scenario, ""), run(cluster, scenario, USER)]
     for step in range(max(len(native.states) for native in natives)):
         for target, plan in (("out", {step: ["n2"]}), ("home", {0: ["n2"], step: ["home"] if step else ["n2", "home"]})):

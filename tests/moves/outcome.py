@@ -22,11 +22,11 @@ PATH = "/opt/farhome/bin:/usr/local/bin:/usr/bin:/bin"
 
 
 class Place(Protocol):
-    """Where programs run: this machine, or a node of a lab."""
+    """The place where programs run: this machine, or a node of a lab."""
 
     @property
     def root(self) -> Path:
-        """Its root directory, as this process sees it."""
+        """Returns its root directory, as this process sees it."""
         ...
 
     def popen(self, argv: list[str], user: str, **options: Any) -> subprocess.Popen[bytes]: ...
@@ -86,7 +86,7 @@ def collect(directory: Path) -> dict[str, bytes]:
 
 
 def directory_of(place: Place, workload: Workload) -> Path:
-    """Where the workload runs, as this process sees it: the same path natively and moved, one for each tester."""
+    """Returns the workload's directory, as this process sees it: the same path natively and moved, one for each tester."""
     return place.root / "tmp" / f"farhome-{os.getpid()}-{workload.name.replace(' ', '-')}"
 
 

@@ -16,7 +16,7 @@ OF_THE_MACHINE = {
     "sched_setaffinity", "landlock_create_ruleset", "seccomp", "set_mempolicy", "migrate_pages", "adjtimex",
     "clock_adjtime", "sched_setattr",
 }  # fmt: skip
-"""What changes the machine, or this process for good: tests/link tries those in namespaces of their own."""
+"""Calls that change the machine, or this process for good: tests/link tries those in namespaces of their own."""
 KINDS = {
     "read": ("file", "pipe", "stream", "datagram", "event"), "readv": ("file", "pipe", "stream", "datagram"), "write": ("writing", "file"),
     "writev": ("writing", "file"), "recvfrom": ("stream", "datagram"), "recvmsg": ("stream", "datagram"), "recvmmsg": ("datagram",),
@@ -34,7 +34,7 @@ FIRST = {
 """Numbers that make a call do something."""
 _READABLE = struct.pack("<ihh", 0, 1, 0)
 CONTENTS = {("poll", 0): _READABLE, ("ppoll", 0): _READABLE, ("timer_create", 1): struct.pack("<QiI", 0, 0, 1)}
-"""And memory: descriptor 0 can be read, and no signal comes."""
+"""Contents of memory that make a call do something: descriptor 0 can be read, and no signal comes."""
 
 
 def lines() -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What somebody at a terminal sees: the screen that comes of all that was shown."""
+"""The screen that a user at a terminal sees, computed from all output."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.moves.outcome import Place
 from tests.moves.terminal import Terminal
 
 NUMBERS = re.compile(r"^(\[\d+\][-+]? +)\d+$")
-"""What a shell says of a job in the background: its process's number is another one each time."""
+"""The line that a shell prints for a background job: its pid differs from run to run."""
 
 STOPPED = re.compile(r"^\^Z$")
-"""What a terminal echoes of a Ctrl-Z, if its program has not turned the echo off by then: the kernel looks after it has sent the signal."""
+"""The echo of a terminal for Ctrl-Z unless the program has turned the echo off by then: the kernel checks after sending the signal."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Picture:
 
     @property
     def text(self) -> str:
-        """Without the empty rows at the end."""
+        """The text without the empty rows at the end."""
         return "\n".join(self.rows).rstrip("\n")
 
     def beside(self, other: Picture) -> str:
@@ -76,7 +76,7 @@ class Screen(Terminal):
             self.read(0.05)
 
     def becomes(self, wanted: Picture, seconds: float) -> bool:
-        """Waits until the screen is that one; whether it came to be."""
+        """Waits until the screen is `wanted`; returns whether it is within that time."""
         end = time.monotonic() + seconds
         while self.picture() != wanted:
             left = end - time.monotonic()

@@ -1,4 +1,4 @@
-"""What somebody types at an interactive shell and python3, and what must come back."""
+"""Input of a user at an interactive shell and python3, and the output that must come back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shell(place: Place, launcher: str, user: str) -> Terminal:
 
 
 def python_session(place: Place, launcher: str, user: str, between: Callable[[], None] = lambda: None) -> tuple[bytes, int]:
-    """Somebody at python3: echo, editing, Ctrl-C in a sleep and in a loop, Ctrl-Z and fg, the window's size, no echo, end of file.
+    """A session with python3: echo, editing, Ctrl-C in a sleep and in a loop, Ctrl-Z and fg, the window's size, no echo, end of file.
 
     `between` is called before each line that is typed (a test moves the process there). Returns what the terminal showed, but for
     SIGNAL_ECHO, and the exit status of the shell. Nothing is typed before what it answers to was shown, so the transcript is the same in

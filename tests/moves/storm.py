@@ -25,7 +25,7 @@ SOON = (0.05, 0.3)
 """Seconds before the first move, and after one that was not done: a program may be movable between two things that keep it, and soon be
 over."""
 TRIES = 4
-"""How often the next process is tried at once when one has just ended: a script's are short."""
+"""Number of immediate retries with another process when one has just ended: a script's processes are short."""
 
 
 def new_seed() -> int:
@@ -34,11 +34,11 @@ def new_seed() -> int:
 
 
 class Mover(threading.Thread):
-    """Moves random processes of a job to random places, `every` (shortest, longest) seconds, until it is told to stop.
+    """Moves random processes of a job to random places, `every` (shortest, longest) seconds, until stop() is called.
 
     Who, where to and when come from the seed alone, but which processes are there at that moment does not; so a seed
     gives the same kind of storm, not the same instants. A kind of move that has not been done yet is preferred, so that
-    a short storm has every kind. A watchdog looks on meanwhile.
+    a short storm has every kind. A watchdog runs meanwhile.
     """
 
     def __init__(self, cluster: Cluster, job: str, seed: int, every: tuple[float, float] = (0.3, 2.0)) -> None:
@@ -59,11 +59,11 @@ class Mover(threading.Thread):
                     move = self.step(time.monotonic() - began)
                     if move is None or move.done or not EXCUSED.search(move.said):
                         break
-        except Exception as failure:  # told to the test by stop()
+        except Exception as failure:  # stop() raises it in the test
             self.failure = failure
 
     def step(self, at: float) -> Move | None:
-        """One move; None: there is nothing to move."""
+        """Makes one move; returns None if there is nothing to move."""
         processes = sorted(self.cluster.processes(self.job), key=lambda process: int(process["pid"]))
         if not processes:
             return None
@@ -105,7 +105,7 @@ TOO_LATE = "not one move was done"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a storm showed. `wrong` has a line for every difference and for every move that should have been done."""
+    """Results of a storm. `wrong` has a line for every difference and for every move that should have been done."""
 
     workload: Workload
     user: str

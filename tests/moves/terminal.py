@@ -1,4 +1,4 @@
-"""A terminal with somebody at it: a pseudo terminal of a node, and a small expect loop."""
+"""A pseudo terminal of a node with a user at it, and a small expect loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.moves.outcome import Place, descendants
 TIOCSPTLCK, TIOCGPTPEER = 0x40045431, 0x5441  # asm-generic/ioctls.h, not in termios. The second opens the other end
 # without its path, which may lie in another mount namespace.
 READ = "0 "
-"""How /proc/PID/syscall begins for a process that waits in read(2)."""
+"""Beginning of /proc/PID/syscall for a process that waits in read(2)."""
 
 
 class Terminal:
@@ -77,7 +77,7 @@ class Terminal:
             return False
         try:
             shown = os.read(self.master, 65536)
-        except OSError:  # EIO: nobody has the other end any more
+        except OSError:  # EIO: the other end has been closed
             return False
         self.transcript += shown
         return bool(shown)

@@ -37,7 +37,7 @@ sys.exit(42)
 
 
 class Native:
-    """A program as anybody starts it, whose shell writes its exit status behind what it says."""
+    """A program started in the usual way, whose shell writes its exit status behind what it says."""
 
     def __init__(self, cluster: Cluster, directory: Path, line: str, user: str = "") -> None:
         self.cluster, self.directory, self.user = cluster, directory, user
@@ -67,12 +67,12 @@ class Native:
         return move
 
     def shown(self) -> dict[str, Any] | None:
-        """What mosps shows of it."""
+        """Returns the row of mosps for it."""
         done = self.cluster.home.run("mosps", "-v", "--json", user=self.user)
         return next((row for row in json.loads(done.stdout) if row["pid"] == self.pid), None)
 
     def taken_home(self) -> dict[str, int]:
-        """How often which call for other namespaces has taken it home."""
+        """Returns how often each call for other namespaces has taken it home."""
         shown = self.shown()
         assert shown is not None
         counts = {count["reason"]: int(count["times"]) for count in shown["taken_home"] if count["call"]}
@@ -91,7 +91,7 @@ class Native:
 
 @pytest.fixture
 def directory(cluster: Cluster) -> Iterator[Path]:
-    """A fresh directory of the home node that all may write in, with a counter, and a program that makes a call of home when told to."""
+    """A fresh world-writable directory of the home node, with a counter, and a program that makes a home call once a file `call` exists."""
     made = Path(tempfile.mkdtemp(prefix="adopt-", dir=cluster.home.root / "tmp"))
     made.chmod(0o777)
     shutil.copy(program("counter"), made / "counter")
@@ -101,7 +101,7 @@ def directory(cluster: Cluster) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
-def test_it_moves_comes_home_leaves_again_and_its_parent_has_its_status(cluster: Cluster, directory: Path, user: str) -> None:
+def test_an_adopted_process_moves_and_its_parent_gets_its_status(cluster: Cluster, directory: Path, user: str) -> None:
     native = Native(cluster, directory, "python3 calling.py 5000", user)
     try:
         native.works()
@@ -133,7 +133,7 @@ def test_killed_away_its_parent_has_the_signal(cluster: Cluster, directory: Path
         native.close()
 
 
-def test_what_took_it_home_is_told_by_call_and_survives_mosd(cluster: Cluster, directory: Path) -> None:
+def test_calls_that_took_it_home_are_listed_and_survive_mosd(cluster: Cluster, directory: Path) -> None:
     native = Native(cluster, directory, "python3 calling.py 1000")
     try:
         for turn in range(2):
@@ -148,17 +148,17 @@ def test_what_took_it_home_is_told_by_call_and_survives_mosd(cluster: Cluster, d
         node.start_mosd()
         table = cluster.home.run("mosps", "-v").stdout
         assert f"came home for: the call {call} (2 times)" in table
-        told = cluster.home.run("mosps", "--why", str(native.pid)).stdout
-        assert told.count(f"n2 -> home: the call {call}") == 2
+        shown = cluster.home.run("mosps", "--why", str(native.pid)).stdout
+        assert shown.count(f"n2 -> home: the call {call}") == 2
         until("it can be moved again", lambda: native.move("n3").done, seconds=15, every=0.5)
         native.works()
     finally:
         native.close()
     done = cluster.home.run("mosps", "--why", str(native.pid))
-    assert f"the call {call}" in done.stdout, "told also when it has ended"
+    assert f"the call {call}" in done.stdout, "the call is also reported after the process has ended"
 
 
-def test_somebody_elses_is_not_taken(cluster: Cluster, directory: Path) -> None:
+def test_another_users_process_is_not_adopted(cluster: Cluster, directory: Path) -> None:
     native = Native(cluster, directory, "./counter lines 1000 50 8", USER)
     try:
         native.works()
@@ -174,7 +174,7 @@ def test_somebody_elses_is_not_taken(cluster: Cluster, directory: Path) -> None:
         native.close()
 
 
-def test_all_that_keeps_it_home_is_told_and_trying_leaves_it_alone(cluster: Cluster, directory: Path) -> None:
+def test_all_reasons_against_a_move_are_shown_and_a_refused_move_changes_nothing(cluster: Cluster, directory: Path) -> None:
     line = "import ctypes, time; c = ctypes.CDLL(None); c.shmat.restype = ctypes.c_void_p; i = c.shmget(0, 4096, 0o1600)"
     line += "; c.shmat(i, None, 0); c.shmctl(i, 0, None); c.timer_create(2, None, bytes(8)); time.sleep(60)"
     (directory / "held.py").write_text(line)
@@ -206,9 +206,14 @@ def test_a_shell_that_moves_itself_goes_on(cluster: Cluster, directory: Path) ->
         native.close()
 
 
+WORK = 750_000 if os.environ.get("FARHOME_LONG_TESTS") else 250_000
+"""Lines that it packs while it moves, and again when it has moved."""
+
+
 def test_in_the_midst_of_a_pipe_its_work_is_the_same(cluster: Cluster, directory: Path) -> None:
     """xz between two pipes, taken while it works: what comes out is what comes out natively."""
-    line = "seq 1500000 | (echo $BASHPID > worker; exec xz -6 -T1 -c) > packed; xz -dc packed | cksum"
+    numbers = f"seq {WORK}; until [ -e moved ]; do sleep 0.05; done; seq {WORK}"
+    line = f"({numbers}) | (echo $BASHPID > worker; exec xz -6 -T1 -c) > packed; xz -dc packed | cksum"
     native = Native(cluster, directory, f"bash -c '{line}'")
     try:
         worker = str(until("xz is there", lambda: (directory / "worker").exists() and (directory / "worker").read_text().strip()))
@@ -216,15 +221,16 @@ def test_in_the_midst_of_a_pipe_its_work_is_the_same(cluster: Cluster, directory
         for source, target in ((HOME, "n2"), ("n2", "n3"), ("n3", HOME), (HOME, "n3")):
             move = cluster.migrate(int(worker), source, target)
             assert move.done, move.said
+        (directory / "moved").touch()
         said = native.end()
-        expected = cluster.home.run("bash", "-c", "seq 1500000 | cksum").stdout
+        expected = cluster.home.run("bash", "-c", f"(seq {WORK}; seq {WORK}) | cksum").stdout
         assert said == expected + "status 0\n"
     finally:
         native.close()
 
 
 def test_with_mixed_ids_and_memory_that_fork_leaves_out_it_moves_for_root_alone(cluster: Cluster, directory: Path) -> None:
-    """What CRIU could not take is noted, and is no reason: it is poured."""
+    """Obstacles for CRIU are noted but are no reason against the move: the engine `pour` moves it."""
     (directory / "mixed.py").write_text(
         "import mmap, os, sys\n"
         "m = mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); m.madvise(mmap.MADV_DONTFORK); m[:4] = b'kept'\n"

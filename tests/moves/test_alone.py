@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.mark.parametrize("kind", ["anonymous", "memfd", "file"])
-def test_what_is_mapped_twice_stays_one_memory(cluster: Cluster, kind: str) -> None:
+def test_memory_mapped_twice_stays_one_memory(cluster: Cluster, kind: str) -> None:
     """Out, on, home, with holes and pages that no page table has; at its end it forks, which takes it home, and shares with the child."""
     with Running(cluster, "alone", f"{kind} 60 5") as one:
         one.works()
@@ -24,7 +24,7 @@ def test_what_is_mapped_twice_stays_one_memory(cluster: Cluster, kind: str) -> N
         assert one.end() == "it is all one memory\nstatus 0\n"
 
 
-def test_what_is_mapped_away_comes_home(cluster: Cluster) -> None:
+def test_memory_mapped_away_comes_home(cluster: Cluster) -> None:
     with Running(cluster, "alone", "late 60 6") as one:
         one.works()
         one.moved("n2")

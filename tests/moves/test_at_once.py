@@ -1,4 +1,4 @@
-"""What is typed in the same breath as mosrun finds its process."""
+"""A `migrate` that starts at the same moment as mosrun finds its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that go into the background belong to their job: whoever started them has ended before anybody could look."""
+"""Programs that go into the background belong to their job: the process that started them ends before anything could observe it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ WAYS = {
 
 
 def remain(cluster: Cluster, job: str, count: int) -> bool:
-    """Whether so many of the job are at home, and the same a moment later: those that are about to end are shown until they have."""
-    looks = []
+    """Checks that `count` processes of the job are at home and still there a moment later: those about to end are shown until then."""
+    found = []
     for _ in range(2):
-        looks.append({one["pid"] for one in cluster.processes(job) if one["where"] == "home"})
+        found.append({one["pid"] for one in cluster.processes(job) if one["where"] == "home"})
         time.sleep(0.4)
-    return looks[0] == looks[1] and len(looks[0]) == count
+    return found[0] == found[1] and len(found[0]) == count
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("argv", WAYS.values(), ids=WAYS.keys())
-def test_what_is_left_in_the_background_is_of_the_job(cluster: Cluster, argv: list[str], request: pytest.FixtureRequest) -> None:
+def test_programs_left_in_the_background_belong_to_the_job(cluster: Cluster, argv: list[str], request: pytest.FixtureRequest) -> None:
     job = f"left-{list(WAYS.values()).index(argv)}"
     left = 2 if "two" in request.node.name else 1
     assert cluster.home.run("sh", "-c", 'exec "$@" > /dev/null 2>&1', "sh", "mosrun", "-L", "-J", job, *argv).returncode == 0

@@ -1,4 +1,4 @@
-"""`mosrun -r NODE`: the program begins on that node, however short it is, or its user is told why not."""
+"""`mosrun -r NODE`: the program begins on that node, however short it is, or its user gets the reason why it did not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIVE = "int main(void) { volatile long n; for (n = 0; n < 5000000; n++) ; return
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a program: its exit status, what was said on standard error, and what became of its process by what home knows of it."""
+    """The outcome of a program: its exit status, its standard error, and the history of its process as home knows it."""
 
     status: int
     said: str
@@ -38,8 +38,8 @@ def run(cluster: Cluster, options: str, program: str, user: str = "") -> Outcome
 
 
 def ended(cluster: Cluster, pid: str) -> list[dict[str, str]] | None:
-    told = cluster.home.run("mosps", "--why", pid, "--json")
-    row = json.loads(told.stdout) if told.returncode == 0 else {}
+    shown = cluster.home.run("mosps", "--why", pid, "--json")
+    row = json.loads(shown.stdout) if shown.returncode == 0 else {}
     recent: list[dict[str, str]] = row.get("recent", [])
     return recent if recent and recent[-1]["what"] == "ended" else None
 
@@ -69,8 +69,8 @@ def test_a_short_program_runs_on_the_node_that_is_named_each_time(cluster: Clust
         assert outcome == Outcome(status, "", [("moved", "n2"), ("ended", "n2")], "")
 
 
-def test_its_calls_are_made_there(cluster: Cluster) -> None:
-    """By another witness than home's registry: what the node itself tells of them."""
+def test_the_calls_of_the_program_are_made_on_that_node(cluster: Cluster) -> None:
+    """Checks with the node's own records instead of home's registry."""
     outcome = run(cluster, "-r n2 --trace=/tmp/begins-calls", "/bin/true")
     assert (outcome.status, outcome.said) == (0, "")
     calls = (cluster.home.root / "tmp/begins-calls").read_text().splitlines()
@@ -78,7 +78,7 @@ def test_its_calls_are_made_there(cluster: Cluster) -> None:
     assert any("exit_group(0)" in line for line in calls)
 
 
-def test_a_node_that_refuses_is_told_of_and_the_program_runs_at_home(cluster: Cluster) -> None:
+def test_a_refusing_node_is_reported_and_the_program_runs_at_home(cluster: Cluster) -> None:
     assert cluster.place("n3").run("mosctl", "block").returncode == 0
     try:
         outcome = run(cluster, "-r n3", "sh -c 'echo here; exit 7'")
@@ -89,7 +89,7 @@ def test_a_node_that_refuses_is_told_of_and_the_program_runs_at_home(cluster: Cl
     assert outcome.said == "mosrun: it does not begin on n3: n3 refuses it: the node is blocked for guests; sh runs at home\n"
 
 
-def test_a_program_that_cannot_leave_is_told_of_on_its_standard_error(cluster: Cluster) -> None:
+def test_a_program_that_cannot_leave_is_reported_on_standard_error(cluster: Cluster) -> None:
     built = BUILD / "begins-old"
     subprocess.run(["gcc", "-m32", "-nostdlib", "-static", "-x", "c", "-", "-o", built], input=OLD.encode(), check=True, timeout=60)
     program = placed(cluster, "old", built.read_bytes())
@@ -105,7 +105,7 @@ def test_a_program_that_is_not_there_is_said_once(cluster: Cluster) -> None:
     assert (done.returncode, done.stderr) == (127, "mosrun: no-such-program: not found\n")
 
 
-def test_one_that_is_wanted_at_home_runs_there(cluster: Cluster) -> None:
+def test_a_program_requested_at_home_runs_there(cluster: Cluster) -> None:
     assert run(cluster, "-r n1", "true") == Outcome(0, "", [("ended", "home")], "")
 
 

@@ -18,7 +18,7 @@ PT_NOTE = 4
 
 @dataclass(frozen=True)
 class Core:
-    """What is in it: threads, marks on the heap and on stacks, signal and si_code of what ended the first thread; and what was told."""
+    """Contents of a core file: threads, marks on heap and stacks, signal and si_code that ended the first thread; printed output."""
 
     threads: int
     on_heap: int
@@ -54,7 +54,7 @@ def end(cluster: Cluster, how: str, target: str, limit: str = "unlimited") -> tu
         if how == "wait":
             until("it waits", one.waits)
             cluster.home.run("kill", "-QUIT", str(one.pid))
-        said = one.end().replace(one.name, "NAME").replace(str(one.pid), "PID")
+        said = one.end().replace(one.name, "NAME").replace(f" {one.pid} ", " PID ")
         cores = list(one.directory.glob("core*"))
         return (read(cores[0], said) if cores else None), said
 
@@ -70,7 +70,7 @@ def leaves_the_same(cluster: Cluster, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["abort", "segv", "overflow", "wait"])
-def test_it_has_memory_registers_and_threads(cluster: Cluster, how: str) -> None:
+def test_the_core_has_memory_registers_and_threads(cluster: Cluster, how: str) -> None:
     leaves_the_same(cluster, how)
 
 

@@ -49,7 +49,7 @@ def carried(cluster: Cluster, name: str, user: str, scale: float, route: list[st
 
 
 def file_size(path: Path) -> Callable[[], int]:
-    """Returns a function that tells the size of the file in bytes, 0 while it does not exist."""
+    """Returns a function that returns the size of the file in bytes, 0 while it does not exist."""
 
     def size() -> int:
         try:

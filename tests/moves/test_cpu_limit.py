@@ -11,10 +11,10 @@ pytestmark = pytest.mark.timeout(120)
 LIMIT = 3
 """Seconds."""
 EXCESS = 128 + 24
-"""How the shell tells of SIGXCPU."""
+"""The shell's message for SIGXCPU."""
 
 
-@pytest.mark.parametrize(("how", "end"), [("compute", EXCESS), ("reader", EXCESS), ("handler", 5)])
+@pytest.mark.parametrize(("how", "end"), [("compute", EXCESS), pytest.param("reader", EXCESS, marks=pytest.mark.soak), ("handler", 5)])
 def test_the_limit_is_met_away(cluster: Cluster, how: str, end: int) -> None:
     with Running(cluster, "limited", how, mosrun=f"ulimit -S -t {LIMIT} && mosrun -L") as program:
         program.works()

@@ -1,4 +1,4 @@
-"""What waits for processor time waits at home: there alone a kernel counts it."""
+"""Waits for processor time are made at home: only a kernel there counts it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_process_with_such_a_timer_stays_at_home_and_says_so(cluster: Cluster,
         assert program.end() == "rang\nstatus 0\n"
 
 
-def test_one_that_sleeps_for_processor_time_comes_home_for_that(cluster: Cluster) -> None:
+def test_a_sleep_on_a_processor_time_clock_is_made_at_home(cluster: Cluster) -> None:
     with Running(cluster, "cpu_timers", "sleep") as program:
         program.works()
         print(program.move("n2"))

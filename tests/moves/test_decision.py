@@ -8,6 +8,7 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,8 +17,12 @@ from typing import Any, cast
 
 import pytest
 
-from deputy.preparation import Preparation, Target
-from remote.arrival import Decision, await_decision
+from deputy.link.guestlink import Target
+from deputy.moves.commit import commit
+from deputy.moves.preparation import Preparation
+from deputy.moves.running import await_running
+from remote.moves.cargo import next_message
+from remote.moves.decision import Decision, await_decision
 from remote.reception import Reception
 from remote.remote import Remote
 from tests.moves.cluster import until
@@ -85,8 +90,21 @@ class Ready:
             _waker=self.waker,
             options=SimpleNamespace(pid=7),
             patience=SimpleNamespace(limit=longer(LINK_TIMEOUT)),
+            server=SimpleNamespace(descriptors=[]),
+            finished=False,
         )
         self._remote.next_caller = lambda *args, **fields: Remote.next_caller(cast(Any, self._remote), *args, **fields)
+
+    def next_message(self) -> tuple[str, int]:
+        """Returns the first caller's message, and how many connections of the link came before it."""
+        connection, role = self._remote.next_caller(10.0)
+        assert role == "move"
+        talk, early = Channel(connection), list[Any]()
+        _, message = next_message(cast(Any, self._remote), talk, talk, early.append)
+        for link in early:
+            link.close()
+        talk.close()
+        return str(message["op"]), len(early)
 
     def decide(self) -> Decision:
         """The first caller's conversation, up to the decision. Errors: as await_decision."""
@@ -101,7 +119,7 @@ class Ready:
 
 @pytest.fixture(autouse=True)
 def words_can_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where neither side wants encryption: the relay looks for words."""
+    """Turns encryption off, so that the relay can search for words."""
     monkeypatch.setattr(channel, "_plain", True)
 
 
@@ -127,8 +145,8 @@ def parties(word: bytes, breaks: int) -> Iterator[tuple[Preparation, Future[Deci
 
 def test_a_commit_that_arrives_is_followed() -> None:
     with parties(b"nothing", 0) as (preparation, decision, _):
-        preparation.commit(PENDING)
-        preparation.await_running(LINK_TIMEOUT)
+        commit(preparation, PENDING)
+        await_running(preparation, LINK_TIMEOUT)
         assert decision.result(10).pending == PENDING
         assert decision.result().link is not None
 
@@ -137,8 +155,8 @@ def test_a_commit_that_arrives_is_followed() -> None:
 def test_a_commit_that_is_lost_is_said_again(times: int) -> None:
     """Before, the side that was ready took the break for the end, and the process was nowhere."""
     with parties(b"commit", times) as (preparation, decision, relay):
-        preparation.commit(PENDING)
-        preparation.await_running(LINK_TIMEOUT)
+        commit(preparation, PENDING)
+        await_running(preparation, LINK_TIMEOUT)
         assert decision.result(10).pending == PENDING
         assert relay.breaks == 0
 
@@ -146,8 +164,8 @@ def test_a_commit_that_is_lost_is_said_again(times: int) -> None:
 def test_a_commit_that_is_lost_for_long_is_said_again_while_the_loop_turns() -> None:
     """Before, the loop waited for it, with all processes of its deputy, and said nothing any more when it gave up."""
     with parties(b"commit", 1_000_000) as (preparation, decision, relay):
-        preparation.commit(PENDING)
-        preparation.await_running(LINK_TIMEOUT * 4)
+        commit(preparation, PENDING)
+        await_running(preparation, LINK_TIMEOUT * 4)
         preparation.abandon()
         assert not decision.done()
         relay.breaks = 0
@@ -157,9 +175,9 @@ def test_a_commit_that_is_lost_for_long_is_said_again_while_the_loop_turns() -> 
 def test_a_commit_is_not_said_again_for_a_process_that_has_ended() -> None:
     away = True
     with parties(b"commit", 1_000_000) as (preparation, decision, relay):
-        preparation.commit(PENDING)
-        preparation.await_running(LINK_TIMEOUT * 4, lambda: away)
-        assert insisting(), "nobody says it again"
+        commit(preparation, PENDING)
+        await_running(preparation, LINK_TIMEOUT * 4, lambda: away)
+        assert insisting(), "no thread repeats the commit"
         away = False
         until("an end of it", lambda: not insisting())
         relay.breaks = 0
@@ -168,19 +186,35 @@ def test_a_commit_is_not_said_again_for_a_process_that_has_ended() -> None:
 
 
 def insisting() -> bool:
-    """Whether a thread says commit again."""
+    """Whether a thread repeats the commit."""
     return any(thread.name == "commit" for thread in threading.enumerate())
 
 
-def test_who_is_told_that_the_move_is_off_ends_at_once() -> None:
+def test_a_party_notified_that_the_move_is_off_ends_at_once() -> None:
     with parties(b"nothing", 0) as (preparation, decision, _):
         preparation.abandon()
         with pytest.raises(WireError, match="keeps the process"):
             decision.result(2)
 
 
-def test_who_hears_nothing_any_more_ends_in_time() -> None:
+def test_a_party_without_further_messages_ends_in_time() -> None:
     with parties(b"abort", 1) as (preparation, decision, _):
         preparation.abandon()
         with pytest.raises(TimeoutError):
             decision.result(LINK_TIMEOUT + 5)
+
+
+def test_a_link_that_is_connected_before_the_process_is_heard_is_kept() -> None:
+    """Home connects it as soon as it has sent the process, and the two connections are not heard in that order."""
+    ready = Ready()
+    address = ("127.0.0.1", ready.reception.port)
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(ready.next_message)
+        talk = Channel(channel.connect(address, "move", SECRET, timeout=10.0))
+        links = [channel.connect(address, "link", SECRET) for _ in range(2)]
+        time.sleep(0.3)  # the connections are authenticated and checked first
+        talk.send("context")
+        assert heard.result(10) == ("context", 2)
+        for connection in (talk, *links):
+            connection.close()
+    ready.reception.close()

@@ -38,7 +38,7 @@ class Storm(Mover):
 
 
 def in_a_storm(cluster: Cluster, scenes: list[desk.Scene], seed: int) -> list[Move]:
-    """One session, natively and then in a storm. Returns the moves that were done."""
+    """Runs one session, natively and then in a storm. Returns the moves that were done."""
     steps = desk.script(seed, scenes)
     natively = desk.play(cluster.home, [], steps)
     job = f"desk-{seed}"
@@ -57,7 +57,7 @@ def in_a_storm(cluster: Cluster, scenes: list[desk.Scene], seed: int) -> list[Mo
 @pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_a_desk_is_the_same_each_time() -> None:
-    """Without which nothing of what follows shows anything."""
+    """Without this property, the following tests would show nothing."""
     steps = desk.script(1, desk.SHORT)
     first, second = (desk.play(Here(), [], steps) for _ in range(2))
     assert first == second

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.running import Running
+from tests.moves import test_exec
 from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
 
-NAMES = ("counter", "memory", "threads", "quiet", "python", "signals")
+NAMES = ("threads", "signals", *(pytest.param(name, marks=pytest.mark.soak) for name in ("memory", "python", "counter", "quiet")))
 
 
 @pytest.fixture(scope="module", params=[pytest.param("pour", marks=pytest.mark.soak), "criu"])
@@ -31,6 +32,12 @@ def test_engine(engine: tuple[Cluster, str], name: str) -> None:
     print(verdict)
     assert not verdict.wrong, str(verdict)
     assert {move.engine for move in verdict.moves if move.done and move.kind != "home"} == {engine_name}
+
+
+@pytest.mark.timeout(120)
+def test_a_program_that_is_executed_away_goes_on_as_images(engine: tuple[Cluster, str]) -> None:
+    cluster, _ = engine
+    assert test_exec.output(cluster, "signals", "n2") == test_exec.output(cluster, "signals", None)
 
 
 @pytest.mark.timeout(120)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.faults.running import HOME, Running
@@ -10,6 +12,8 @@ from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, USER
 
 pytestmark = pytest.mark.timeout(240)
+SCALE = 2 if os.environ.get("FARHOME_LONG_TESTS") else 1
+"""Amount of work of the storm's family."""
 
 
 def test_children_are_born_away(cluster: Cluster) -> None:
@@ -34,6 +38,6 @@ def test_children_are_born_away(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.soak), USER], ids=["root", "ordinary user"])
 def test_a_family_in_a_dense_storm(cluster: Cluster, user: str) -> None:
-    verdict = storm(cluster, BY_NAME["family"], user=user, scale=2, every=(0.02, 0.2), slack=30)
+    verdict = storm(cluster, BY_NAME["family"], user=user, scale=SCALE, every=(0.02, 0.2), slack=30)
     print(verdict)
     assert not verdict.wrong, str(verdict)

@@ -15,7 +15,7 @@ MOVES = {"natively": (), "away": ("n2",), "moved": ("n2", "n3", HOME, "n2")}
 
 
 def said_by(cluster: Cluster, how: str, manner: str) -> str:
-    """What it says, and its shell, having been moved so before it makes the calls that are forbidden."""
+    """Returns the output of the program and its shell; it is moved as `manner` says before it makes the forbidden calls."""
     with Running(cluster, "filtered", how, mosrun="ulimit -c 0; mosrun -L") as one:
         until("it is ready", lambda: "ready" in one.said)
         for target in MOVES[manner]:
@@ -45,11 +45,11 @@ def is_the_same(cluster: Cluster, how: str, words: str, manners: tuple[str, ...]
         ("blocked", "status 159"),
     ],
 )
-def test_its_filters_judge_away_what_they_judge_at_home(cluster: Cluster, how: str, words: str) -> None:
+def test_filters_judge_calls_away_as_at_home(cluster: Cluster, how: str, words: str) -> None:
     is_the_same(cluster, how, words)
 
 
-def test_a_sleep_goes_on_that_its_filter_lets_nobody_go_on_with(cluster: Cluster) -> None:
+def test_a_sleep_continues_although_its_filter_forbids_restarting_it(cluster: Cluster) -> None:
     with Running(cluster, "filtered", "white") as one:
         until("it is ready", lambda: "ready" in one.said)
         (one.directory / "go").touch()
@@ -61,7 +61,7 @@ def test_a_sleep_goes_on_that_its_filter_lets_nobody_go_on_with(cluster: Cluster
     assert said == "ready\nslept for as long as it wanted\ngetppid: -1 55\nopen: -1 55\nstatus 0\n"
 
 
-def test_one_that_is_set_away_is_set_at_home_and_goes_along(cluster: Cluster) -> None:
+def test_a_filter_set_away_is_set_at_home_and_goes_along(cluster: Cluster) -> None:
     with Running(cluster, "filtered", "many late") as one:
         until("it is ready", lambda: "ready" in one.said)
         one.moved("n2")
@@ -81,7 +81,7 @@ def test_one_that_is_set_away_is_set_at_home_and_goes_along(cluster: Cluster) ->
         ("logs", "writes to the log of its home"),
     ],
 )
-def test_one_that_asks_or_tells_others_keeps_it_at_home(cluster: Cluster, how: str, words: str) -> None:
+def test_a_filter_that_notifies_another_process_keeps_it_at_home(cluster: Cluster, how: str, words: str) -> None:
     with Running(cluster, "filtered", how, mosrun="ulimit -c 0; mosrun -L") as one:
         until("it is ready", lambda: "ready" in one.said)
         said = cluster.home.run("moscheck", str(one.pid)).stdout

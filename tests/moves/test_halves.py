@@ -52,7 +52,7 @@ class Pipe:
 
 
 def _natively(how: str, directory: Path) -> tuple[str, bytes]:
-    """What it says, and writes."""
+    """Returns what the program prints, and what it writes."""
     with subprocess.Popen([str(program("blocks")), how], cwd=directory, stdout=subprocess.PIPE, text=True) as one:
         with closing(Pipe(directory)) as pipe:
             time.sleep(0.1)  # before the writer waits it is full
@@ -109,7 +109,7 @@ def ends_with_its_part(
 
 
 SENT = "out: loop"
-"""The process stands still, and nobody asks any more what has come before."""
+"""The state where the process is frozen and earlier states are no longer checked."""
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_signal_ends_it(cluster: Cluster, how: str, way: tuple[str, ...], step
 
 
 @pytest.mark.soak
-def test_one_that_came_home_in_a_write_does_not_leave_before_that_is_over(cluster: Cluster) -> None:
+def test_a_process_that_came_home_in_a_write_does_not_leave_before_its_end(cluster: Cluster) -> None:
     with Running(cluster, "blocks", "plain") as one, closing(Pipe(one.directory)) as pipe:
         one.moved("n2")
         one.moved(HOME)

@@ -15,7 +15,8 @@ from tests.moves.cluster import Cluster, until
 
 pytestmark = pytest.mark.timeout(240)
 
-TOGETHER = 5
+TOGETHER, FOLLOWING = (5, 6) if os.environ.get("FARHOME_LONG_TESTS") else (3, 4)
+"""Processes that share a program, at once and one after the other."""
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_nothing_is_left_in_a_program_of_those_that_have_gone(shared: Cluster) -
         first.works()
         before = holdings(shared)
         assert len(before) == 4
-        for round in range(6):
+        for round in range(FOLLOWING):
             with Running(shared, "counter", "lines 100000 50 8") as counter:
                 counter.moved("n2")
                 counter.works()
@@ -114,13 +115,14 @@ def test_a_new_daemon_finds_those_that_share_a_program(shared: Cluster, node: st
     until("nothing of it is left", lambda: not hosts(shared, HOME) and not hosts(shared, "n2"), seconds=20)
 
 
-def test_who_kills_a_shared_program_kills_those_in_it_and_no_other(shared: Cluster) -> None:
+def test_killing_a_shared_program_kills_the_processes_in_it_and_no_other(shared: Cluster) -> None:
     with Running(shared, "counter", "lines 100000 50 8") as lost, Running(shared, "counter", "lines 100000 50 8") as stayed:
         lost.moved("n2")
         (host,) = hosts(shared, HOME)
         shared.home.run("kill", "-KILL", host.name)
         assert "status 137" in lost.end(30), lost.said
-        stayed.moved("n2")
+        # Until mosd has heard of it, a deputy is begun in what has ended, and the move is refused for now (exit 75).
+        until("it moves", lambda: stayed.move("n2").done)
         stayed.works()
         stayed.moved(HOME)
     until("nothing of it is left", lambda: not hosts(shared, HOME) and not hosts(shared, "n2"), seconds=40)

@@ -11,6 +11,7 @@ from kernel_helpers.pages.pages import knows_guards
 from tests.faults import stops
 from tests.moves import (
     test_core,
+    test_cpu_time,
     test_directed,
     test_exec,
     test_filters,
@@ -29,7 +30,7 @@ from tests.moves.cluster import HOME, Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
 
-NAMES = ("python", "signals")
+NAMES = ("signals",)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def reference() -> Iterator[Cluster]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "name", [*NAMES, *(pytest.param(name, marks=pytest.mark.soak) for name in ("counter", "quiet", "sqlite3", "threads"))]
+    "name", [*NAMES, *(pytest.param(name, marks=pytest.mark.soak) for name in ("python", "counter", "quiet", "sqlite3", "threads"))]
 )
 def test_reference_interceptor(reference: Cluster, name: str) -> None:
     workload = BY_NAME[name]
@@ -54,7 +55,7 @@ def test_reference_interceptor(reference: Cluster, name: str) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("how", ["wait", "ppoll"])
+@pytest.mark.parametrize("how", [pytest.param("wait", marks=pytest.mark.soak), "ppoll"])
 def test_blocked_signals_with_the_reference_interceptor(reference: Cluster, how: str) -> None:
     test_signals.test_a_blocked_signal_comes_when_it_is_wanted(reference, how, early=True)
     test_signals.test_a_blocked_signal_comes_when_it_is_wanted(reference, how, early=False)
@@ -68,8 +69,14 @@ def test_a_process_sees_itself_with_the_reference_interceptor(reference: Cluster
 
 @pytest.mark.timeout(120)
 def test_the_reference_interceptor_has_programs_executed_at_home(reference: Cluster) -> None:
-    natively = test_exec.told(reference, "signals", None)
-    assert test_exec.told(reference, "signals", "n2", stays=True) == natively
+    natively = test_exec.output(reference, "signals", None)
+    assert test_exec.output(reference, "signals", "n2", stays=True) == natively
+
+
+@pytest.mark.timeout(180)
+def test_processor_time_with_the_reference_interceptor(reference: Cluster) -> None:
+    test_cpu_time.test_processor_time_adds_up_over_out_and_hop(reference)
+    test_cpu_time.test_back_at_home_the_kernel_counts_only_time_used_at_home(reference)
 
 
 @pytest.mark.timeout(120)
@@ -88,12 +95,13 @@ def test_a_trap_and_a_stop_with_the_reference_interceptor(reference: Cluster) ->
 
 
 @pytest.mark.timeout(120)
-def test_a_stopped_timer_with_the_reference_interceptor(reference: Cluster) -> None:
-    test_signals.test_a_timer_that_is_stopped_sends_nothing_more(reference, 500)
+@pytest.mark.parametrize("rounds", [200, pytest.param(500, marks=pytest.mark.soak)])
+def test_a_stopped_timer_with_the_reference_interceptor(reference: Cluster, rounds: int) -> None:
+    test_signals.test_a_timer_that_is_stopped_sends_nothing_more(reference, rounds)
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("what", ["timer", "queue", "pipe"])
+@pytest.mark.parametrize("what", ["timer", *(pytest.param(what, marks=pytest.mark.soak) for what in ("queue", "pipe"))])
 def test_signals_for_a_thread_with_the_reference_interceptor(reference: Cluster, what: str, tmp_path: Path) -> None:
     test_directed.test_a_signal_for_a_thread_comes_to_that_thread(reference, what, tmp_path)
 
@@ -115,7 +123,7 @@ def test_calls_that_change_nothing_with_the_reference_interceptor(reference: Clu
 
 @pytest.mark.timeout(120)
 def test_a_stopped_process_with_the_reference_interceptor(reference: Cluster) -> None:
-    test_stopped.test_one_that_was_stopped_in_a_call_is_in_that_call_wherever_it_goes_on(reference, "waits")
+    test_stopped.test_a_process_stopped_in_a_call_continues_in_that_call(reference, "waits")
 
 
 @pytest.mark.timeout(120)
@@ -127,11 +135,14 @@ def test_a_core_with_the_reference_interceptor(reference: Cluster) -> None:
 def test_marks_of_memory_with_the_reference_interceptor(reference: Cluster) -> None:
     if knows_guards():
         test_marks.test_guards_are_no_reason_to_come_home(reference)
-    test_marks.test_what_is_mapped_later_is_locked(reference, "n2")
+    test_marks.test_later_mappings_are_locked(reference, "n2")
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("how", "words"), [("many", "trapped: 77, signal 31"), ("thread", "status 159"), ("trap", "status 159")])
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("many", "trapped: 77, signal 31"), pytest.param("thread", "status 159", marks=pytest.mark.soak), ("trap", "status 159")],
+)
 def test_filters_with_the_reference_interceptor(reference: Cluster, how: str, words: str) -> None:
     test_filters.is_the_same(reference, how, words, ("moved",))
 
@@ -144,7 +155,7 @@ def test_rights_with_the_reference_interceptor(reference: Cluster) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(120)
-def test_a_write_that_nobody_reads_with_the_reference_interceptor(reference: Cluster) -> None:
+def test_a_write_without_a_reader_with_the_reference_interceptor(reference: Cluster) -> None:
     test_waits.is_written_whole(reference, "writev", test_waits.ON)
 
 

@@ -1,4 +1,4 @@
-"""What a process reads of itself in /proc is its own, wherever it is."""
+"""A process reads its own state in /proc, wherever it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.moves.workloads import USER
 pytestmark = pytest.mark.timeout(240)
 
 
-@pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
+@pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.soak), USER], ids=["root", "ordinary user"])
 def test_a_process_sees_itself_wherever_it_is(cluster: Cluster, user: str) -> None:
     sees_itself_wherever_it_is(cluster, user, "0 50")
 
@@ -23,18 +23,18 @@ def sees_itself_wherever_it_is(cluster: Cluster, user: str, arguments: str) -> N
             itself.moved(target)
             itself.works(30)
             itself.works(30)
-            assert itself.where() == target, "a look at itself has moved it"
+            assert itself.where() == target, "reading its own state has moved it"
         (itself.directory / "enough").touch()
         assert "status 0" in itself.end(), itself.said
     until("no file is left of it", lambda: not list((cluster.home.root / "run/farhome/proc").glob("*")))
 
 
-def test_its_memory_by_a_descriptor_takes_it_home_and_keeps_it_there(cluster: Cluster) -> None:
+def test_a_descriptor_of_its_own_memory_takes_a_process_home_and_keeps_it_there(cluster: Cluster) -> None:
     with Running(cluster, "mirror", "mem") as mirror:
         mirror.works()
         mirror.moved("n2")
         mirror.works()
-        (mirror.directory / "look").touch()
+        (mirror.directory / "read").touch()
         until("it is home", lambda: mirror.where() == HOME, seconds=30)
         shown = mirror.shown()
         assert shown is not None
@@ -44,24 +44,24 @@ def test_its_memory_by_a_descriptor_takes_it_home_and_keeps_it_there(cluster: Cl
         assert not refused.done
         assert "/proc/self/mem" in refused.said
         (mirror.directory / "enough").touch()
-        assert "looked 1 times\nstatus 0" in mirror.end()
+        assert "read 1 times\nstatus 0" in mirror.end()
 
 
 def test_a_path_that_begins_in_proc_takes_it_home(cluster: Cluster) -> None:
     with Running(cluster, "mirror", "relative") as mirror:
         mirror.works()
         mirror.moved("n2")
-        (mirror.directory / "look").touch()
-        until("it has looked", lambda: not (mirror.directory / "look").exists(), seconds=30)
+        (mirror.directory / "read").touch()
+        until("it has read its memory", lambda: not (mirror.directory / "read").exists(), seconds=30)
         until("it is known to be at home", lambda: mirror.where() == HOME)
         mirror.moved("n3")
         mirror.works()
         (mirror.directory / "enough").touch()
-        assert "looked 1 times\nstatus 0" in mirror.end()
+        assert "read 1 times\nstatus 0" in mirror.end()
 
 
-def test_looks_go_on_when_the_link_is_cut_and_made_again(cluster: Cluster) -> None:
-    """Each look takes several frames, and the lowest descriptor: one that was opened twice would be found."""
+def test_self_checks_continue_after_the_link_is_cut_and_remade(cluster: Cluster) -> None:
+    """Each round takes several frames and the lowest descriptor: a descriptor that was opened twice would be found."""
     with Running(cluster, "itself", "0 1") as itself:
         itself.moved("n2")
         for _ in range(2):

@@ -20,7 +20,7 @@ KINDS = {
 
 
 def wander(process: Running, moves: int, chosen: random.Random, every: Callable[[], object]) -> None:
-    """So many moves, each to another node than it is on."""
+    """Makes that many moves, each to another node than the present one."""
     done = 0
     for _ in range(3 * moves):
         here = process.where()
@@ -31,10 +31,12 @@ def wander(process: Running, moves: int, chosen: random.Random, every: Callable[
     raise AssertionError(f"only {done} of {moves} moves were made")
 
 
-@pytest.mark.parametrize("arguments", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize(
+    "arguments", [pytest.param(words, id=name, marks=pytest.mark.soak if name == "4 threads" else ()) for name, words in KINDS.items()]
+)
 @pytest.mark.timeout(300)
 def test_a_few_moves(cluster: Cluster, arguments: str) -> None:
-    moved(cluster, arguments, 6)
+    moved(cluster, arguments, 3)
 
 
 @pytest.mark.soak
@@ -75,7 +77,7 @@ function round() {
 round();
 """
 JAVA = ("-XX:-UsePerfData", "-XX:+UseG1GC", "-XX:ParallelGCThreads=2", "-Xmx64m", "/opt/farhome/tests/programs/Keeps.java")
-"""That collector has threads of its own, which move the heap while the program runs."""
+"""The options choose a collector with threads of its own, which move the heap while the program runs."""
 RUNTIMES = {
     "Python, 200 MB": f"python3 -c '{PYTHON}'", "node.js": f"node -e '{NODE}'", "JVM": " ".join(("java", *JAVA, "3")),
 }  # fmt: skip
@@ -83,7 +85,7 @@ RUNTIMES = {
 
 @pytest.mark.timeout(300)
 def test_a_few_moves_of_a_jvm(cluster: Cluster) -> None:
-    runtime_moved(cluster, RUNTIMES["JVM"], 6)
+    runtime_moved(cluster, RUNTIMES["JVM"], 3)
 
 
 @pytest.mark.soak

@@ -83,7 +83,7 @@ class Listener:
         assert (shown["where"], shown["moves"]) == (node, moves), shown
 
     def maps(self) -> str:
-        """What home's kernel shows of its memory."""
+        """Returns the mappings that home's kernel shows."""
         return (self.cluster.home.root / "proc" / str(self.pid) / "maps").read_text()
 
     def __enter__(self) -> Listener:
@@ -113,7 +113,7 @@ def directory(cluster: Cluster) -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
-@pytest.mark.parametrize("user", ["", USER])
+@pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.soak), USER])
 def test_modules_and_libraries_are_loaded_away(cluster: Cluster, user: str) -> None:
     with Listener(cluster, user) as program:
         program.moved("n2")
@@ -202,7 +202,7 @@ def test_a_child_has_the_files_that_its_parent_has_mapped_away(cluster: Cluster,
         assert set(lines.read_text().splitlines()) == {" ".join(digests)}
 
 
-def test_what_only_home_can_map_is_mapped_at_home(cluster: Cluster, directory: Path) -> None:
+def test_mappings_that_only_home_can_make_are_made_at_home(cluster: Cluster, directory: Path) -> None:
     (directory / "data").write_bytes(b"written" * 1000)
     inside = f"/tmp/{directory.name}/data"
     digest = hashlib.sha256(b"written" * 1000).hexdigest()

@@ -11,11 +11,11 @@ from tests.moves.cluster import Cluster
 
 pytestmark = pytest.mark.timeout(120)
 
-MOVES = 12
+MOVES = [4, pytest.param(12, marks=pytest.mark.soak)]
 
 
 def stays_and_keeps_promises(cluster: Cluster, how: str) -> None:
-    """By itself it does not come home, whatever it waits for."""
+    """Checks that the program does not come home by itself, whichever call it waits in."""
     with Running(cluster, "masked", how) as masked:
         masked.works(30)
         masked.moved("n2")
@@ -29,20 +29,22 @@ def test_a_mask_for_the_time_of_a_call_is_in_force_away(cluster: Cluster) -> Non
     stays_and_keeps_promises(cluster, "")
 
 
-def test_it_is_while_the_process_moves(cluster: Cluster) -> None:
+@pytest.mark.parametrize("moves", MOVES)
+def test_the_promises_hold_while_the_process_moves(cluster: Cluster, moves: int) -> None:
     with Running(cluster, "masked", "") as masked:
-        done = sum(masked.move(target).done for target in itertools.islice(itertools.cycle(["n2", "n3", HOME]), MOVES))
+        done = sum(masked.move(target).done for target in itertools.islice(itertools.cycle(["n2", "n3", HOME]), moves))
         assert enough(masked) == "status 0\n"
-        assert done > MOVES // 2
+        assert done > moves // 2
 
 
 @pytest.mark.parametrize("what", ["signals", "ticks"])
-def test_a_call_that_does_not_wait_finds_what_waits_while_the_process_moves(cluster: Cluster, what: str) -> None:
-    """signals: of the process itself. ticks: which tell how often their timers have expired."""
+@pytest.mark.parametrize("moves", MOVES)
+def test_a_call_that_does_not_wait_finds_pending_signals_during_moves(cluster: Cluster, moves: int, what: str) -> None:
+    """signals: sent to the process. ticks: signals that report how often their timers have expired."""
     with Running(cluster, "takes", what) as takes:
-        done = sum(takes.move(target).done for target in itertools.islice(itertools.cycle(["n2", "n3", "n2", HOME]), MOVES))
+        done = sum(takes.move(target).done for target in itertools.islice(itertools.cycle(["n2", "n3", "n2", HOME]), moves))
         assert enough(takes) == "status 0\n"
-        assert done > MOVES // 2
+        assert done > moves // 2
 
 
 def enough(masked: Running) -> str:

@@ -1,4 +1,4 @@
-"""What a program has set about itself: it goes along, or the process stays at home and says why; what is set away takes it home."""
+"""Settings of a program about itself: they move along, or the process stays at home with a reason; a setting made away takes it home."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(150)
         ("clone", "it shares its memory with process"),
     ],
 )
-def test_what_cannot_be_carried_stays_says_why_and_notices_nothing(cluster: Cluster, how: str, words: str) -> None:
+def test_a_process_that_cannot_be_carried_stays_with_a_reason_and_notices_nothing(cluster: Cluster, how: str, words: str) -> None:
     with Running(cluster, "peculiar", f"{how} 60") as one:
         until("it is ready", lambda: "ready" in one.said)
         said = cluster.home.run("moscheck", str(one.pid)).stdout
@@ -42,13 +42,13 @@ def test_the_action_for_traps_goes_along(cluster: Cluster, how: str) -> None:
         until("it is ready", lambda: "ready" in one.said)
         for target in ("n2", "n3", HOME) * 4:  # a signal may be on its way to the handler each time
             one.moved(target)
-        time.sleep(0.1)  # it looks at itself again and again
+        time.sleep(0.1)  # it checks its state again and again
         (one.directory / "end").touch()
         assert one.end() == "ready\nstatus 0\n"
 
 
 @pytest.mark.parametrize("how", ["seal", "mdwe", "dispatch"])
-def test_what_is_set_away_takes_it_home(cluster: Cluster, how: str) -> None:
+def test_a_setting_made_away_takes_it_home(cluster: Cluster, how: str) -> None:
     with Running(cluster, "peculiar", f"{how} 0 late") as one:
         until("it is ready", lambda: "ready" in one.said)
         one.moved("n2")

@@ -1,8 +1,9 @@
-"""Memory that follows a process is what the process has, whatever it does to it before it has come."""
+"""Memory that follows a process has the process's contents, whatever the process does to it before it has arrived."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +16,17 @@ from tests.moves.cluster import Cluster, until
 pytestmark = pytest.mark.timeout(240)
 
 NODES = (HOME, "n2", "n3")
+STEPS = 12000 if os.environ.get("FARHOME_LONG_TESTS") else 6000
+"""Number of changes that it makes to its memory: enough for some thirty moves, or fifteen."""
 
 
-SEEDS = [(1, ""), (2, "farhome-a"), *[pytest.param(seed, "", marks=pytest.mark.soak) for seed in range(3, 13)]]
+SEEDS = [(2, "farhome-a"), *[pytest.param(seed, "", marks=pytest.mark.soak) for seed in (1, *range(3, 13))]]
 
 
 @pytest.mark.parametrize(("seed", "user"), SEEDS)
-def test_what_a_process_does_to_memory_that_has_not_come_is_not_lost(cluster: Cluster, seed: int, user: str) -> None:
+def test_changes_to_memory_that_has_not_arrived_are_not_lost(cluster: Cluster, seed: int, user: str) -> None:
     chosen, moves, followed = random.Random(seed), 0, set()
-    with Running(cluster, "ahead", f"12000 {seed}", user=user) as ahead:
+    with Running(cluster, "ahead", f"{STEPS} {seed}", user=user) as ahead:
         ahead.works(60)
         while ahead.process.poll() is None:
             where = ahead.shown()
@@ -59,11 +62,23 @@ def has_in_one(program: Running, size: int) -> bool:
     return any(found)
 
 
-@pytest.mark.parametrize("how", ["none", "read"])
-@pytest.mark.parametrize("memory", ["postcopy", "precopy"])
-@pytest.mark.parametrize("targets", [("n2",), ("n2", "n3"), ("n2", HOME)], ids=lambda targets: targets[-1])
+WAYS = [
+    *((("n2",), "postcopy", "none"), (("n2", "n3"), "precopy", "none"), (("n2", HOME), "postcopy", "read")),
+    *(
+        pytest.param(*way, marks=pytest.mark.soak)
+        for way in (
+            *((("n2",), "postcopy", "read"), (("n2",), "precopy", "none"), (("n2",), "precopy", "read")),
+            *((("n2", "n3"), "postcopy", "none"), (("n2", "n3"), "postcopy", "read"), (("n2", "n3"), "precopy", "read")),
+            *((("n2", HOME), "postcopy", "none"), (("n2", HOME), "precopy", "none"), (("n2", HOME), "precopy", "read")),
+        )
+    ),
+]
+"""Target, way of the memory, and protected memory: each of these three ways once, all combinations among the long tests."""
+
+
+@pytest.mark.parametrize(("targets", "memory", "how"), WAYS)
 def test_memory_that_is_protected_in_part_is_one_again(cluster: Cluster, targets: tuple[str, ...], memory: str, how: str) -> None:
-    """Else who moves it as one (mremap(2)) has an error that he would not have at home."""
+    """Otherwise a program that moves it as one mapping (mremap(2)) would get an error that it would not get at home."""
     with Running(cluster, "halves", how) as halves:
         halves.works()
         for target in targets:
@@ -82,8 +97,8 @@ def slow_links() -> Iterator[Cluster]:
     cluster.down()
 
 
-def test_what_is_written_faster_than_it_can_be_sent_follows(slow_links: Cluster) -> None:
-    """Without being told to: in all directions."""
+def test_memory_written_faster_than_it_can_be_sent_follows(slow_links: Cluster) -> None:
+    """Without a request for it, in all directions."""
     with Running(slow_links, "writer", "200") as writer:
         writer.works(30)
         for target in ("n2", "n3", HOME):
@@ -105,6 +120,7 @@ def test_all_goes_ahead_if_that_is_wanted(cluster: Cluster) -> None:
         assert writer.end() == "intact\nstatus 0\n"
 
 
+ON = ("n2", "n3", HOME)
 CHILDREN = """
 import hashlib, os, subprocess, time
 block = bytearray(os.urandom(1 << 20) * 200)
@@ -122,10 +138,13 @@ print("and so have its children")
 """
 
 
-def test_children_of_a_process_whose_memory_has_not_come_have_it(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    "targets", [("n2", HOME), *(pytest.param(far, marks=pytest.mark.soak) for far in (ON, (*ON, "n2", HOME)))], ids=len
+)
+def test_children_have_memory_that_has_not_yet_reached_their_parent(cluster: Cluster, targets: tuple[str, ...]) -> None:
     with Running(cluster, "counter", "", command=f"python3 -c '{CHILDREN}'") as parent:
         parent.works(30)
-        for target in ("n2", "n3", HOME, "n2", HOME):
+        for target in targets:
             move = parent.moved(target, memory="postcopy")
             assert move.follows > 100 << 20, move
             parent.works(30)

@@ -1,7 +1,8 @@
-"""Memory that is sent ahead of a process is what the process has, whatever it does to it meanwhile."""
+"""Memory that is sent ahead of a process has the process's contents, whatever the process does to it meanwhile."""
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -12,12 +13,14 @@ from tests.moves.cluster import Cluster, until
 pytestmark = pytest.mark.timeout(240)
 
 NODES = (HOME, "n2", "n3")
+STEPS = 12000 if os.environ.get("FARHOME_LONG_TESTS") else 6000
+"""Number of changes that it makes to its memory: enough for some thirty moves, or fifteen."""
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_what_a_process_does_to_its_memory_meanwhile_is_not_lost(cluster: Cluster, seed: int) -> None:
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_changes_to_memory_during_the_transfer_are_not_lost(cluster: Cluster, seed: int) -> None:
     chosen, moves = random.Random(seed), 0
-    with Running(cluster, "ahead", f"12000 {seed}") as ahead:
+    with Running(cluster, "ahead", f"{STEPS} {seed}") as ahead:
         ahead.works(60)
         while ahead.process.poll() is None:
             where = ahead.shown()

@@ -1,4 +1,4 @@
-"""Private directories (mosrun -X): files of one process and its children, wherever they are, which nobody else sees."""
+"""Private directories (mosrun -X): files of one process and its children, wherever they are, which no other process sees."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def test_files_are_its_own_wherever_it_is_and_gone_with_it(cluster: Cluster, use
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", parameters("objects_files", "objects_mappings", "objects_descriptors"))
-def test_whatever_a_program_does_with_them_is_the_same(cluster: Cluster, scenario: str) -> None:
+def test_programs_behave_the_same_with_private_directories(cluster: Cluster, scenario: str) -> None:
     move_at_every_step(cluster, scenario, private=True)
 
 
 @pytest.mark.parametrize("daemon", ["deputy --pid {}", "mosd --config"])
-def test_they_are_gone_whoever_is_killed(cluster: Cluster, daemon: str) -> None:
+def test_private_directories_are_removed_after_a_daemon_is_killed(cluster: Cluster, daemon: str) -> None:
     with started(cluster, USER) as job:
         job.moved("n2")
         job.works()
@@ -121,9 +121,11 @@ def test_a_child_that_outlives_it_has_them_until_it_is_killed(cluster: Cluster) 
     until("no process has it", lambda: not mounted_by(cluster))
 
 
-def test_nobody_gains_rights_and_the_size_is_bounded(cluster: Cluster) -> None:
-    tells = "grep Cap /proc/self/status; id -u; stat -fc %S:%b:%T /tmp/$OWN/work; grep /work /proc/self/mountinfo; su root -c id </dev/null"
-    with started(cluster, USER, f"{tells}; sleep 0.3") as job:
+def test_no_rights_are_gained_and_the_size_is_bounded(cluster: Cluster) -> None:
+    report = (
+        "grep Cap /proc/self/status; id -u; stat -fc %S:%b:%T /tmp/$OWN/work; grep /work /proc/self/mountinfo; su root -c id </dev/null"
+    )
+    with started(cluster, USER, f"{report}; sleep 0.3") as job:
         job.end()
         native = cluster.home.run("sh", "-c", "grep Cap /proc/self/status; id -u", user=USER).stdout
         assert job.said.startswith(native), job.said
@@ -143,7 +145,7 @@ print(open("/proc/self/environ").read(), signal.value, os.getresuid(), os.getgro
 
 
 def test_all_else_is_as_without_them(cluster: Cluster) -> None:
-    """Also what the kernel takes from whoever becomes a program that has capabilities by its file."""
+    """Includes what the kernel resets when a process executes a program with file capabilities."""
     own = f"/tmp/own-{os.getpid()}"
     assert not cluster.home.run("sh", "-c", f"mkdir -m 2751 {own} && cd {own}", user=USER).returncode
     where = f"cd {own}; umask 27; exec env -i LD_LIBRARY_PATH=/nowhere PATH=$PATH TMPDIR=/there A= setpriv --pdeathsig USR1 "
@@ -155,8 +157,8 @@ def test_all_else_is_as_without_them(cluster: Cluster) -> None:
     assert (within.stdout, within.stderr) == (natively.stdout, "")
 
 
-def test_nobody_reads_the_environment_in_a_command_line(cluster: Cluster) -> None:
-    """Which all users can see of all processes."""
+def test_no_command_line_shows_the_environment(cluster: Cluster) -> None:
+    """A command line can be read by all users."""
     own = f"/tmp/secret-{os.getpid()}"
     program = f"mosrun -L -X {own} sh -c 'test $SECRET = hunter2'"
     traced = f"mkdir {own}; SECRET=hunter2 strace -f -e trace=execve -s 9999 -o {own}/calls {program}"
@@ -176,7 +178,7 @@ with open(f"{os.environ['OWN']}/work/file", "w") as file:
 """
 
 
-def test_what_is_too_much_is_the_programs_to_know(cluster: Cluster) -> None:
+def test_a_program_that_fills_its_directory_gets_enospc(cluster: Cluster) -> None:
     (cluster.home.root / "tmp" / "fills.py").write_text(FILLS)
     with started(cluster, USER, "cd /tmp; exec python3 /tmp/fills.py") as job:
         job.moved("n2")
@@ -184,7 +186,7 @@ def test_what_is_too_much_is_the_programs_to_know(cluster: Cluster) -> None:
         assert job.end() == "ENOSPC\nstatus 0\n"
 
 
-def test_what_cannot_be_done_with_them_is_refused_and_it_runs_on(cluster: Cluster) -> None:
+def test_unsupported_actions_are_refused_and_the_program_runs_on(cluster: Cluster) -> None:
     with started(cluster, USER) as job:
         job.works()
         for words, reason in (
@@ -193,9 +195,9 @@ def test_what_cannot_be_done_with_them_is_refused_and_it_runs_on(cluster: Cluste
         ):
             done: subprocess.CompletedProcess[str] = cluster.home.run(*words, user=USER)
             assert (done.returncode, reason in done.stderr) == (75, True), done.stderr
-        told = cluster.home.run("moscheck", str(job.pid), user=USER)
-        assert told.returncode == 0, told.stdout
-        assert "another kernel: it has private directories" in told.stdout
+        checked = cluster.home.run("moscheck", str(job.pid), user=USER)
+        assert checked.returncode == 0, checked.stdout
+        assert "another kernel: it has private directories" in checked.stdout
         job.moved("n2")
         job.works()
         (job.directory / "enough").touch()
@@ -207,7 +209,7 @@ def test_what_cannot_be_done_with_them_is_refused_and_it_runs_on(cluster: Cluste
     [("/etc", "it is not your directory"), ("/proc/self", "it is a directory of the kernel's own"),
      ("/run/farhome", "it holds what farhome itself needs"), ("/run", "it holds what farhome itself needs")],
 )  # fmt: skip
-def test_directories_that_nobody_may_hide(cluster: Cluster, directory: str, said: str) -> None:
+def test_directories_that_may_not_be_hidden(cluster: Cluster, directory: str, said: str) -> None:
     user = USER if "your" in said else ""
     done = cluster.home.run("mosrun", "-X", directory, "true", user=user)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (77, "", 1)
@@ -219,6 +221,6 @@ def test_a_trace_has_to_be_where_it_can_be_found(cluster: Cluster) -> None:
     assert (done.returncode, done.stderr) == (64, "mosrun: --trace=/tmp/calls lies in a directory of -X, where nobody would find it\n")
 
 
-def test_who_may_not_become_more_by_a_program_may_not_have_them(cluster: Cluster) -> None:
+def test_a_program_with_no_new_privs_may_not_have_private_directories(cluster: Cluster) -> None:
     done = cluster.home.run("setpriv", "--no-new-privs", "mosrun", "-X", "/tmp", "true", user=USER)
     assert (done.returncode, done.stderr.count("\n"), done.stderr.startswith("mosrun: -X needs the capability")) == (77, 1, True)

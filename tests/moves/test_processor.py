@@ -1,4 +1,4 @@
-"""A node whose processor lacks something that home has gets no process of it; the one that is refused has never stood still."""
+"""A node whose processor lacks a feature that home has gets no process; a refused process has never been frozen."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LACKING = ("cmov", "sse2")
 
 @pytest.fixture(scope="module")
 def older() -> Iterator[Cluster]:
-    """A cluster whose n3 looks older than it is."""
+    """A cluster whose n3 pretends to have an older processor."""
     cluster = Cluster()
-    look_older(cluster)
+    pretend_older(cluster)
     yield cluster
     cluster.down()
 
 
-def look_older(cluster: Cluster) -> None:
+def pretend_older(cluster: Cluster) -> None:
     n3 = cluster.lab.node("n3")
     configuration = n3.root / "etc/farhome/node.toml"
     flags = " ".join(sorted(own_processor().flags - set(LACKING)))
@@ -76,7 +76,7 @@ def one_of(table: str) -> int:
 
 
 def test_out_takes_the_newer_of_the_others(older: Cluster) -> None:
-    """The balancer's choice leaves out who cannot take it."""
+    """The balancer does not choose nodes that cannot take the process."""
     with Running(older, "counter", "lines 200 50 8") as counter:
         for _ in range(3):
             done = older.home.run("migrate", str(counter.pid), "out")

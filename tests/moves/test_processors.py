@@ -30,7 +30,7 @@ def test_affinity_and_numbers_are_those_of_home(cluster: Cluster, mosrun: str) -
     assert answers.pop().startswith(f"{online} online {os.sysconf('SC_NPROCESSORS_CONF')} configured {mine} mine")
 
 
-def test_what_was_set_away_is_in_force_at_home(cluster: Cluster) -> None:
+def test_a_processor_mask_set_away_is_in_force_at_home(cluster: Cluster) -> None:
     """The stub has the mask; the process is bound by it when it is home."""
     with Running(cluster, "counter", "lines 200 50 8") as counter:
         status = Path(cluster.home.root / "proc" / str(counter.pid) / "status")

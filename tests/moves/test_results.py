@@ -1,6 +1,6 @@
-"""What calls write, and where: with memory that cannot be written, ends in the midst, overlaps, or changes meanwhile, away as at home.
+"""Results of calls in memory: with memory that cannot be written, ends in the middle, overlaps, or changes meanwhile, away as at home.
 
-Every row of calls.table is tried (results.py makes the calls of it, tests/programs/results.c tells what each has done).
+Every row of calls.table is tried (results.py generates the calls, tests/programs/results.c reports what each did).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ AT_ONCE = re.compile(
     r"(read|readv|pipe2|socketpair|accept|recvfrom|recvmsg|recvmmsg|sendmmsg|writev|wait4|waitid|ppoll|pselect6|epoll_wait|getdents64|sendfile"
     r"|timer_create|cachestat)\.0\."
 )
-"""Those of the short run."""
+"""Names of the calls in the short run."""
 
 
-def told(cluster: Cluster, script: str, away: Sequence[str], manner: str = "") -> dict[str, str]:
-    """What results.c says of each call, having gone to these nodes first."""
+def reports(cluster: Cluster, script: str, away: Sequence[str], manner: str = "") -> dict[str, str]:
+    """Moves results.c to the nodes in turn, then returns its report of each call."""
     with Running(cluster, "results", "", command=f"sh -c 'while [ ! -e go ]; do sleep 0.05; done; exec ./{{name}} script {manner}'") as one:
         (one.directory / "script").write_text(script)
         for node in away:
             one.moved(node)
         (one.directory / "go").touch()
         said = one.end(900).splitlines()
-    assert said[-2:] == ["all told", "status 0"], said[-5:]
+    assert said[-2:] == ["all reported", "status 0"], said[-5:]
     return dict(line.split(": ", 1) for line in said[:-2])
 
 
 def differences(cluster: Cluster, script: str, away: Sequence[str], manner: str = "") -> list[tuple[str, str, str]]:
-    """Of what is the same when it is told twice at home: where it differs away."""
+    """Returns the calls that report the same twice at home and something else away."""
     with ThreadPoolExecutor() as beside:
-        runs = [beside.submit(told, cluster, script, where, manner) for where in ((), (), away)]
+        runs = [beside.submit(reports, cluster, script, where, manner) for where in ((), (), away)]
         natively, again, there = (run.result() for run in runs)
     assert natively.keys() == there.keys()
     same = [name for name in natively if natively[name] == again[name]]
@@ -73,7 +73,7 @@ def test_memory_that_is_the_programs(cluster: Cluster, what: str) -> None:
             if away:
                 one.moved("n2")
             (one.directory / "go").touch()
-            until(f"it has told; it said {one.said!r}", lambda: one.lines() == ["told"], seconds=60)
+            until(f"it has reported; its output is {one.said!r}", lambda: one.lines() == ["reported"], seconds=60)
             shown = one.shown()
             assert shown is not None
             assert what == "grows" or not away or shown["where"] == "n2", "it has gone home"

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def drops(cluster: Cluster, away: str = "", further: str = "", stays: bool = True) -> str:
-    """What it says, and its shell: while rights are given up it is `away`, then it goes `further`."""
+    """Returns the output of the program and its shell. It is moved to `away` to drop its rights, then `further`."""
     with Running(cluster, "drops", "") as one:
         until("it is ready", lambda: "ready" in one.said)
         if away:

@@ -35,7 +35,7 @@ def test_a_process_with_signalfds_is_away_and_stays_there(cluster: Cluster, when
         assert enough(running) == "status 0\n"
 
 
-def test_it_is_while_the_process_moves(cluster: Cluster) -> None:
+def test_the_promises_hold_while_the_process_moves(cluster: Cluster) -> None:
     with Running(cluster, "signalfds", "early") as running:
         done = sum(running.move(target).done for target in itertools.islice(itertools.cycle(["n2", "n3", HOME]), MOVES))
         assert enough(running) == "status 0\n"

@@ -1,4 +1,4 @@
-"""Signals that are blocked until they are wanted come then, and say who sent them, also while the process is away."""
+"""Blocked signals that a program waits for are delivered with their sender, also while the process is away."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.moves.cluster import HOME, Cluster, until
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.parametrize("how", ["wait", "fd", "ppoll", "pselect"])
+@pytest.mark.parametrize("how", ["wait", "fd", "ppoll", pytest.param("pselect", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("early", [True, False], ids=["sent before it is taken", "sent while it waits"])
 def test_a_blocked_signal_comes_when_it_is_wanted(cluster: Cluster, how: str, early: bool) -> None:
     moves = 0
@@ -28,17 +28,18 @@ def test_a_blocked_signal_comes_when_it_is_wanted(cluster: Cluster, how: str, ea
             # A shell that stays until the signal was sent: its own kill, so that the sender has a pid.
             assert cluster.home.run("sh", "-c", f"kill -USR1 {taker.pid}").returncode == 0
             until("it has taken the signal", lambda number=number: len(taker.lines()) >= 2 * number + 2, seconds=20)  # type: ignore[misc]
-            assert taker.lines()[2 * number + 1] == "signal 10 code 0, sender told"
+            assert taker.lines()[2 * number + 1] == "signal 10 code 0, sender known"
         assert taker.end() == "status 0\n"
         assert moves == 1  # it did not come home for any
 
 
-def test_a_signal_that_comes_while_a_call_is_on_its_way_ends_it(cluster: Cluster) -> None:
+@pytest.mark.parametrize("calls", [25, pytest.param(150, marks=pytest.mark.soak)])
+def test_a_signal_that_comes_while_a_call_is_on_its_way_ends_it(cluster: Cluster, calls: int) -> None:
     with Running(cluster, "pushed", "10000 30") as pushed:  # more than it gets done
         pushed.works()
         pushed.moved("n2")
         before = len(pushed.lines())
-        until("there were many calls", lambda: len(pushed.lines()) >= before + 150, seconds=60)
+        until("there were many calls", lambda: len(pushed.lines()) >= before + calls, seconds=60)
         assert missed(pushed, before) <= 1
 
 
@@ -71,25 +72,27 @@ os.kill(int(sys.argv[1]), signal.SIGCONT)
 """
 
 
-def test_a_stop_that_is_continued_while_it_moves_is_over(cluster: Cluster) -> None:
-    """Whatever a move has caught, has taken along, or has on its way: who was continued last runs."""
+@pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.soak)])
+def test_a_stop_that_is_continued_while_it_moves_is_over(cluster: Cluster, rounds: int) -> None:
+    """Wherever a stop signal is during the move (caught, carried or on its way): a process that was continued last runs."""
     with Running(cluster, "counter", "lines 50000 5 1") as counter:
         counter.works()
         done = 0
-        for target in ["n2", "n3", "n1"] * 10:
+        for target in ["n2", "n3", "n1"] * rounds:
             source = counter.where()
             stopper = cluster.home.popen(["/usr/bin/python3", "-S", "-c", STOPS, str(counter.pid)], "")
             done += target != source and cluster.migrate(counter.pid, source, target).done  # may be refused: it is stopped
             assert stopper.wait(20) == 0
             counter.works()
-        assert done > 10
+        assert done > rounds
 
 
-def test_a_stop_holds_a_program_whose_signals_come_from_itself(cluster: Cluster) -> None:
-    """Its supervisor there sees it stop for them all the time."""
+@pytest.mark.parametrize("stops", [3, pytest.param(8, marks=pytest.mark.soak)])
+def test_a_stop_holds_a_program_whose_signals_come_from_itself(cluster: Cluster, stops: int) -> None:
+    """Its supervisor there sees it stop for signals all the time."""
     with Running(cluster, "faulting", "600") as faulting:
         faulting.moved("n2")
-        for _ in range(8):
+        for _ in range(stops):
             assert cluster.home.run("sh", "-c", f"kill -STOP {faulting.pid}").returncode == 0
             until("it stands still", faulting.stands)
             assert faulting.stands()
@@ -98,7 +101,7 @@ def test_a_stop_holds_a_program_whose_signals_come_from_itself(cluster: Cluster)
 
 
 def missed(pushed: Running, before: int = 0) -> int:
-    """How many signals came just before the call that they should have ended, in the rounds after the first `before`: a race that programs
+    """Counts signals that came just before the call that they should have ended, after the first `before` rounds: a race that programs
     have at home, too, hardly ever."""
     assert pushed.process.poll() is None, pushed.said
     lines = pushed.lines()

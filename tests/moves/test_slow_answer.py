@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.thread import Thread
 from tests.faults.running import Running
 from tests.moves.cluster import Cluster, until
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -29,7 +28,7 @@ class Stopped:
         until("it is listed", lambda: self._row() is not None)
 
     def _row(self) -> dict[str, object] | None:
-        shown = json.loads(self.cluster.home.run("mosps", "-a", "--json").stdout)
+        shown = self.cluster.lab.node(HOME).ask_mosd("ps", all=True)["processes"]
         return next((row for row in shown if row["pid"] == self.pid), None)
 
     def where(self) -> str:
@@ -48,8 +47,8 @@ class Stopped:
         lines = (self.cluster.home.root / "proc" / str(self.pid) / "status").read_text().splitlines()
         return next(line.split()[1] for line in lines if line.startswith("State"))
 
-    def told(self, *lines: str) -> None:
-        """Until waitpid has told the parent exactly that, after the first line."""
+    def reported(self, *lines: str) -> None:
+        """Waits until waitpid has reported exactly these to the parent, after the first line."""
         until(f"{lines}; {self.parent.lines()}", lambda: self.parent.lines()[1:] == [*lines])
 
     def stop(self, number: int = signal.SIGSTOP) -> None:
@@ -57,7 +56,7 @@ class Stopped:
         until("it is stopped", lambda: self.parent.lines()[-1] == f"stopped by {int(number)}")
 
     def stands(self) -> None:
-        """Whether nothing of it runs, anywhere, for a while."""
+        """Checks that no thread of it runs, anywhere, for a while."""
         assert self.state() in "Tt"
         before = self.counted()
         with pytest.raises(TimeoutError):
@@ -89,38 +88,39 @@ def test_a_stopped_process_leaves_hops_and_comes_home_and_goes_on_where_it_is(cl
                 assert one.where() == target
                 one.stands()
             heard.append(f"stopped by {int(number)}")
-            one.told(*heard)
+            one.reported(*heard)
             before = one.counted()
             one.send(signal.SIGCONT)
             heard.append("continued")
-            one.told(*heard)
+            one.reported(*heard)
             until("it goes on", lambda before=before: one.counted() != before)  # type: ignore[misc]
             assert one.where() == targets[-1]
         one.send(signal.SIGUSR1)
         one.go()
-        one.told(*heard, "ended with 7")
+        one.reported(*heard, "ended with 7")
 
 
 @pytest.mark.parametrize("way", ["waits", pytest.param("sleeps", marks=pytest.mark.soak)])
-def test_one_that_was_stopped_in_a_call_is_in_that_call_wherever_it_goes_on(cluster: Cluster, way: str) -> None:
+def test_a_process_stopped_in_a_call_continues_in_that_call(cluster: Cluster, way: str) -> None:
     with stopped(cluster, way) as one:
         one.stop()
         for target in ("n2", "n3", HOME, "n2") if way == "sleeps" else ("n2",):
             one.move(target)
             assert one.state() in "Tt"
         one.send(signal.SIGCONT)
-        one.told(f"stopped by {int(signal.SIGSTOP)}", "continued")
+        one.reported(f"stopped by {int(signal.SIGSTOP)}", "continued")
         one.stop()
         one.move(HOME)
         one.send(signal.SIGUSR1)
         one.send(signal.SIGCONT)
+        one.reported(*(f"stopped by {int(signal.SIGSTOP)}", "continued") * 2)  # which waitpid does not report of one that has ended
         if way == "waits":
             fifo = os.open(one.parent.directory / "fifo", os.O_RDWR | os.O_NONBLOCK)
             os.write(fifo, b"x")
-            one.told(*(f"stopped by {int(signal.SIGSTOP)}", "continued") * 2, "ended with 7")
+            one.reported(*(f"stopped by {int(signal.SIGSTOP)}", "continued") * 2, "ended with 7")
             os.close(fifo)
         one.go()
-        one.told(*(f"stopped by {int(signal.SIGSTOP)}", "continued") * 2, "ended with 7")
+        one.reported(*(f"stopped by {int(signal.SIGSTOP)}", "continued") * 2, "ended with 7")
 
 
 def test_signals_wait_until_it_goes_on_and_kill_does_not(cluster: Cluster) -> None:
@@ -138,8 +138,8 @@ def test_signals_wait_until_it_goes_on_and_kill_does_not(cluster: Cluster) -> No
         one.stop()
         one.move("n2")
         one.send(signal.SIGKILL)
-        one.told("stopped by 19", "continued", "stopped by 19", "killed by 9")
-        until("n2 has no guest", lambda: "[]" in cluster.place("n2").run("mosps", "--guests", "--json").stdout)
+        one.reported("stopped by 19", "continued", "stopped by 19", "killed by 9")
+        until("n2 has no guest", lambda: not cluster.guests("n2"))
 
 
 def test_a_thread_that_stops_its_process_does_nothing_before_it_goes_on(cluster: Cluster) -> None:
@@ -153,7 +153,7 @@ def test_a_thread_that_stops_its_process_does_nothing_before_it_goes_on(cluster:
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.soak)])
-def test_one_that_is_continued_while_it_moves_runs(cluster: Cluster, rounds: int) -> None:
+def test_a_process_continued_during_a_move_runs(cluster: Cluster, rounds: int) -> None:
     with stopped(cluster, "counts") as one:
         until("it counts", one.counted)
         for target in ("n2", "n3", HOME) * rounds:
@@ -163,7 +163,7 @@ def test_one_that_is_continued_while_it_moves_runs(cluster: Cluster, rounds: int
                 assert other.wait(20) == 0
             before = one.counted()
             until("it goes on", lambda before=before: one.counted() != before)  # type: ignore[misc]
-            until("that is told", lambda: one.parent.lines()[-1] == "continued")
+            until("the parent is notified", lambda: one.parent.lines()[-1] == "continued")
 
 
 def test_moscheck_says_that_it_could_move(cluster: Cluster) -> None:
@@ -173,7 +173,7 @@ def test_moscheck_says_that_it_could_move(cluster: Cluster) -> None:
 
 
 def test_a_stop_ends_the_calls_that_it_ends_at_home(cluster: Cluster, tmp_path: Path) -> None:
-    """With EINTR, as signal(7) tells of them; others go on."""
+    """With EINTR, as signal(7) describes; others go on."""
     (tmp_path / "go").touch()
     expected = subprocess.run([program("halted")], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=90).stdout
     with Running(cluster, "halted", "") as halted:

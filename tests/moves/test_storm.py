@@ -8,8 +8,12 @@ from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import WORKLOADS, Workload, scale
 
-OF_A_KIND = {"xz", "awk", "perl", "bc", "births"}
-"""Programs that compute over a pipe or a file, as sort and sqlite3 do, or have children, as family and bash."""
+OF_A_KIND = {
+    "xz", "sort", "awk", "perl", "bc", "memory", "threads", "births", "quiet", "python", "signals", "itself", "appender", "poll server",
+}  # fmt: skip
+"""Programs that compute over a pipe or a file, as sqlite3 does, write to memory or have threads, as in test_precopy.py and test_kinds.py,
+have children, as family and bash, serve connections, as the epoll server does, check themselves, as in test_itself.py, or are moved as
+much in test_engines.py and test_interceptors.py."""
 
 
 @pytest.mark.timeout(300)

@@ -1,4 +1,4 @@
-"""An interactive python3 on a terminal cannot tell that it moves, and neither can who sits there, nor the shell."""
+"""Neither an interactive python3 on a terminal nor its user nor the shell can notice that it moves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.moves.workloads import USER
 
 KINDS = {"out", "hop", "home"}
 SESSIONS = 8
-"""How often at most, until each kind of move has been made: one session may be over before."""
+"""Largest number of sessions until each kind of move has been made: one session may be over before."""
 
 
 def test_a_session_is_the_same_each_time() -> None:
@@ -22,7 +22,7 @@ def test_a_session_is_the_same_each_time() -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
+@pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.soak), USER], ids=["root", "ordinary user"])
 def test_interactive_python_under_moves(cluster: Cluster, user: str) -> None:
     native, native_status = python_session(cluster.home, "", user)
     seed = new_seed()

@@ -18,11 +18,11 @@ NODES = (HOME, "n2", "n3")
 GROWTH = 16 << 10
 """KiB that a daemon's memory may grow by: what it keeps of each process that has ended, and what its allocator keeps."""
 KINDS = ("threads 4 50", "threads 16 50", "maps 500 50", "advised 1 50", "altstack 1 50", "pending 1 50")
-"""With rests, so that there is time for moves."""
+"""Programs with rests, so that there is time for moves."""
 
 
 def wandering(cluster: Cluster, moves: int, chosen: random.Random) -> list[Move]:
-    """So many moves of all of them, who all end well."""
+    """Makes that many moves, spread over all programs, which must all end well."""
     made: list[Move] = []
     with ExitStack() as stack:
         running = [stack.enter_context(Running(cluster, "kinds", kind, command="")) for kind in KINDS]
@@ -55,7 +55,7 @@ def test_a_thousand_moves_leave_nothing_behind() -> None:
         before = settled(cluster)
         made = wandering(cluster, MOVES, chosen)
         after = settled(cluster, before)
-        tell(made)
+        summarize(made)
         for node in NODES:
             for what in before[node]:
                 print(f"{node}, {what}: {before[node][what]} before, {after[node][what]} after")
@@ -67,8 +67,8 @@ def test_a_thousand_moves_leave_nothing_behind() -> None:
         cluster.down()
 
 
-def tell(moves: list[Move]) -> None:
-    """How many there were of each kind and how long processes stood still for them, and why others were not made."""
+def summarize(moves: list[Move]) -> None:
+    """Prints how many moves of each kind were made, how long processes were frozen for them, and why others failed."""
     for kind in ("out", "hop", "home"):
         frozen = sorted(move.frozen_ms for move in moves if move.done and move.kind == kind)
         if frozen:

@@ -66,7 +66,7 @@ def test_a_stop_holds_threads_that_are_being_born(cluster: Cluster) -> None:
 
 
 def states(process: Path) -> set[str]:
-    """Of all threads of a process, which is /proc/PID."""
+    """Returns the states of all threads of a process, which is /proc/PID."""
     found = set()
     for task in (process / "task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -74,7 +74,7 @@ def states(process: Path) -> set[str]:
     return found
 
 
-def test_what_is_born_away_has_what_its_maker_has(cluster: Cluster, tmp_path: Path) -> None:
+def test_threads_born_away_inherit_from_their_maker(cluster: Cluster, tmp_path: Path) -> None:
     """Priority, processors, rights and the like of the thread that makes it, which is not the first."""
     (tmp_path / "go").touch()
     expected = subprocess.run([program("inherits")], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -1,4 +1,4 @@
-"""`mosrun --trace` tells each system call that a process makes while it is away, and changes nothing."""
+"""`mosrun --trace` reports each system call that a process makes while it is away, and changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_family_is_traced_out_hop_and_home(cluster: Cluster, user: str) -> Non
     assert not odd, odd[:5]
     for place in ("at home", "on n2", "on n3", "and at home"):
         assert any(f" {place}>" in line for line in lines), place
-    assert len({line.split()[0] for line in lines}) > 2, "children are not told"
+    assert len({line.split()[0] for line in lines}) > 2, "the calls of children are missing"
     births = [line for line in lines if re.match(r"\d+ (clone|clone3|fork|vfork)\(", line)]
     assert any(re.search(r"= \d+ <", line) for line in births), births[:5]
     assert any("wait4(" in line and " at home>" in line for line in lines)
@@ -44,11 +44,11 @@ def test_lines_come_on_standard_error_and_the_output_stays(cluster: Cluster) -> 
         mirror.works()
         mirror.moved("n2")
         mirror.works()
-        (mirror.directory / "look").touch()
+        (mirror.directory / "read").touch()
         until("it is home", lambda: mirror.where() == HOME, seconds=30)
         mirror.works()
         (mirror.directory / "enough").touch()
-        assert mirror.end() == "looked 1 times\nstatus 0\n"
+        assert mirror.end() == "read 1 times\nstatus 0\n"
         lines = (mirror.directory / "errors").read_text().splitlines()
     assert all(LINE.fullmatch(line) for line in lines), lines
     assert any(re.search(r"write\(3, .*\) = \d+ .*<\d+\.\d{6} at home>", line) for line in lines)
@@ -57,7 +57,7 @@ def test_lines_come_on_standard_error_and_the_output_stays(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("name", ["signals", pytest.param("births", marks=pytest.mark.soak)])
-def test_a_storm_of_what_is_traced(cluster: Cluster, name: str) -> None:
+def test_a_storm_of_traced_programs(cluster: Cluster, name: str) -> None:
     """Each move finds threads at the begin and the end of calls."""
     workload = BY_NAME[name]
     script = f"RUN=${{RUN/mosrun/mosrun --trace=calls}}; {workload.script}; rm -f calls"

@@ -27,5 +27,5 @@ def test_ids_that_it_has_already_and_policies_of_memory(cluster: Cluster, user: 
     stays(cluster, "unchanged", user)
 
 
-def test_children_that_nobody_waits_for(cluster: Cluster) -> None:
+def test_children_without_a_waiting_parent(cluster: Cluster) -> None:
     stays(cluster, "reaps")

@@ -35,7 +35,7 @@ def test_a_wait_has_a_reason_when_its_call_waits_at_home(stub: Thread | None, ha
     assert bool(why_it_waits(stub)) == has_reason
 
 
-def test_only_the_same_wait_without_a_reason_for_all_the_time_is_told_and_once(cluster: Cluster) -> None:
+def test_a_wait_is_reported_once_if_it_never_had_a_reason(cluster: Cluster) -> None:
     watchdog = Watchdog(cluster, patience=30)
     answered = replace(WAIT, thread=replace(WAIT.thread, switches=11))
     for now, seen in ((0, {WAIT: ""}), (29, {WAIT: "", answered: ""}), (29.5, {answered: ""}), (58, {answered: "it is on its way"})):
@@ -46,7 +46,7 @@ def test_only_the_same_wait_without_a_reason_for_all_the_time_is_told_and_once(c
 
 
 @pytest.mark.timeout(120)
-def test_an_answer_that_nobody_gives_is_seen_and_a_call_that_waits_is_none(cluster: Cluster) -> None:
+def test_a_lost_answer_is_detected_and_a_waiting_call_is_not_reported(cluster: Cluster) -> None:
     with Running(cluster, "copier", "", mosrun="mkfifo feed && mosrun -L") as copier, feed(copier) as descriptor, ExitStack() as stack:
         copier.moved("n2")
         os.write(descriptor, b"first\n")

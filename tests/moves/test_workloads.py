@@ -7,10 +7,13 @@ import dataclasses
 import pytest
 
 from tests.moves.outcome import Here, differences, run
+from tests.moves.test_storm import OF_A_KIND
 from tests.moves.workloads import BY_NAME, WORKLOADS, Workload
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+@pytest.mark.parametrize(
+    "workload", [pytest.param(one, id=one.name, marks=pytest.mark.soak if one.name in OF_A_KIND else ()) for one in WORKLOADS]
+)
 def test_native_runs_are_equal(workload: Workload) -> None:
     first, second = (run(Here(), workload, scale=0.04, timeout=60) for _ in range(2))
     assert not first.timed_out

@@ -29,7 +29,7 @@ def _file(directory: Path) -> tuple[Path, str]:
 
 
 @pytest.mark.parametrize(("way", "kind"), [*((way, PRIVATE) for way in WAYS), ("write", SHARED)])
-def test_what_is_written_shows_in_pages_that_were_not(cluster: Cluster, directory: Path, way: str, kind: str) -> None:
+def test_changes_by_write_show_in_untouched_mapped_pages(cluster: Cluster, directory: Path, way: str, kind: str) -> None:
     made, path = _file(directory)
     made.chmod(0o644)
     user = "" if kind == PRIVATE else "farhome-a"
@@ -48,7 +48,7 @@ def test_what_is_written_shows_in_pages_that_were_not(cluster: Cluster, director
         assert program.ask("m[4096]") == "0"
 
 
-def test_what_was_mapped_away_is_watched_as_well(cluster: Cluster, directory: Path) -> None:
+def test_files_mapped_away_are_watched_as_well(cluster: Cluster, directory: Path) -> None:
     _, path = _file(directory)
     with Listener(cluster) as program:
         program.moved("n2")
@@ -62,12 +62,12 @@ def test_a_file_that_is_open_for_writing_keeps_its_process_at_home(cluster: Clus
     made, path = _file(directory)
     with Listener(cluster) as program, made.open("r+b"):
         program.ask(MAP.format(path=path, kind=PRIVATE))
-        told = cluster.home.run("migrate", str(program.pid), "n2").stderr
-        assert f"it has {path} mapped, which is open for writing" in told
+        said = cluster.home.run("migrate", str(program.pid), "n2").stderr
+        assert f"it has {path} mapped, which is open for writing" in said
         assert f"it has {path} mapped, which is open for writing" in cluster.home.run("moscheck", str(program.pid)).stdout
 
 
-def test_a_file_that_only_a_mapping_has_open_for_writing_keeps_nobody(cluster: Cluster, directory: Path) -> None:
+def test_a_file_open_for_writing_only_in_its_own_mapping_does_not_prevent_a_move(cluster: Cluster, directory: Path) -> None:
     _, path = _file(directory)
     with Listener(cluster) as program:
         program.ask(MAP.format(path=path, kind=PRIVATE).replace("O_RDONLY", "O_RDWR"))
@@ -77,7 +77,7 @@ def test_a_file_that_only_a_mapping_has_open_for_writing_keeps_nobody(cluster: C
         assert program.ask("m[4096]") == str(ord("o"))
 
 
-def test_nobody_waits_for_a_process_that_is_at_home_again(cluster: Cluster, directory: Path) -> None:
+def test_a_returned_process_is_not_waited_for(cluster: Cluster, directory: Path) -> None:
     _, path = _file(directory)
     with Listener(cluster) as program:
         program.ask(MAP.format(path=path, kind=PRIVATE))

@@ -1,4 +1,4 @@
-"""Nothing hangs: looks on while programs are moved, and sees threads of guests that wait for an answer that nobody is working on.
+"""Finds hangs: runs while programs are moved, and detects guest threads that wait for an answer that no thread at home is working on.
 
 A guest's thread that made a forwarded call waits in the kernel until its remote answers (with the reference interceptor: in a
 ptrace stop). That may take for ever if the call does: the stub's thread of the same number is in the kernel in that call, or
@@ -22,16 +22,16 @@ from tests.moves.cluster import HOME, Cluster
 PATIENCE = 30.0
 FUTEX = "202"
 GONE = (FileNotFoundError, ProcessLookupError, LabError)
-"""What is being looked at, or the node that it is on, may end at any time."""
+"""The process being checked, or the node that it is on, may end at any time."""
 
 
 class Hang(AssertionError):
-    """What hung, with what the kernel shows of both sides."""
+    """A list of hangs, each with what the kernel shows of both sides."""
 
 
 @dataclass(frozen=True)
 class Thread:
-    """What /proc shows of a thread. `call` is the line of its file `syscall`; `switches` how often it has left the processor by
+    """The state of a thread in /proc. `call` is the line of its file `syscall`; `switches` how often it has left the processor by
     itself: as long as that is the same it has not gone on."""
 
     state: str
@@ -83,7 +83,7 @@ def waits(cluster: Cluster) -> Iterator[tuple[Wait, str]]:
 
 
 def waits_of(cluster: Cluster, pid: int, node: str, state: str) -> Iterator[tuple[Wait, str]]:
-    """Those of one process."""
+    """Yields the waits of one process."""
     guest = guest_of(cluster.place(node).root, pid) if node in cluster.names else None
     for task in sorted((guest / "task").iterdir()) if guest is not None else ():
         try:
@@ -117,7 +117,7 @@ def stub_thread(cluster: Cluster, pid: int, tid: int) -> Thread | None:
 
 
 def guest_of(root: Path, pid: int) -> Path | None:
-    """Its directory in the node's /proc. Its control group is named after its home and its own pid, or an ancestor's."""
+    """Returns its directory in the node's /proc. Its control group is named after its home and its own pid, or an ancestor's."""
     for process in (root / "proc").glob("[0-9]*"):
         try:
             if f"/guests/{HOME}-" in (process / "cgroup").read_text() and last_number(process) == pid:
@@ -128,12 +128,12 @@ def guest_of(root: Path, pid: int) -> Path | None:
 
 
 def last_number(process: Path) -> int:
-    """Its number in the innermost namespace. Errors: as read_thread."""
+    """Returns its pid in the innermost namespace. Errors: as read_thread."""
     return int((process / "status").read_text().split("NSpid:", 1)[1].split("\n", 1)[0].split()[-1])
 
 
 class Watchdog(threading.Thread):
-    """Looks every second until it is told to stop. `hangs` says what it has found, once for each wait."""
+    """Polls every second until stop() is called. `hangs` lists the hangs found, once for each wait."""
 
     def __init__(self, cluster: Cluster, patience: float = PATIENCE, every: float = 1.0) -> None:
         super().__init__(name="watchdog", daemon=True)
@@ -141,7 +141,7 @@ class Watchdog(threading.Thread):
         self.hangs: list[str] = []
         self.failure: Exception | None = None
         self._since: dict[Wait, float] = {}
-        self._told: set[Wait] = set()
+        self._reported: set[Wait] = set()
         self.over = threading.Event()
 
     def run(self) -> None:
@@ -149,23 +149,23 @@ class Watchdog(threading.Thread):
             while not self.over.wait(self.every):
                 for wait in self.overdue(dict(waits(self.cluster)), time.monotonic()):
                     self.hangs.append(self.describe(wait))
-        except Exception as failure:  # told to the test by stop()
+        except Exception as failure:  # stop() raises it in the test
             self.failure = failure
 
     def overdue(self, seen: Mapping[Wait, str], now: float) -> list[Wait]:
         """Takes what waits at this moment (seconds), with its reason or "". Returns those that have none for too long, once each."""
         self._since = {wait: self._since.get(wait, now) for wait, reason in seen.items() if not reason}
-        found = [wait for wait, since in self._since.items() if now - since >= self.patience and wait not in self._told]
-        self._told.update(found)
+        found = [wait for wait, since in self._since.items() if now - since >= self.patience and wait not in self._reported]
+        self._reported.update(found)
         return found
 
     def describe(self, wait: Wait) -> str:
-        """What the kernel shows of both sides."""
+        """Describes both sides of a wait as the kernel shows them."""
         home = stub_thread(self.cluster, wait.pid, wait.tid)
         return f"process {wait.pid}, thread {wait.tid}, on {wait.node}: no answer for {self.patience:g} s: {wait.thread}; at home: {home}"
 
     def stop(self) -> None:
-        """Ends the watch. Errors: Hang, and what went wrong in looking."""
+        """Ends the watch. Errors: Hang, and any failure of the watchdog itself."""
         self.over.set()
         self.join(30)
         if self.failure:

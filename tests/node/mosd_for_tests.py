@@ -10,7 +10,7 @@ from pathlib import Path
 import uvloop
 from cryptography import x509
 
-from cli.command import run
+from cli.common.command import run
 from node import daemon
 from node.common import config
 from node.common.paths import Paths
@@ -22,7 +22,7 @@ def _bar(*_: object) -> None:
 
 
 # What has rights reads none of these: the front does, which is another program.
-sys.modules["balancer.opening"] = sys.modules["node.cluster.front.reading"] = None  # type: ignore[assignment]
+sys.modules["balancer.gossip.opening"] = sys.modules["node.cluster.front.reading"] = None  # type: ignore[assignment]
 for _parser in ("load_pem_x509_csr", "load_der_x509_csr", "load_der_x509_certificate"):
     setattr(x509, _parser, _bar)
 _PROGRAM = (sys.executable, "-P", "-s", str(Path(__file__).with_name("program.py")))

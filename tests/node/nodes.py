@@ -99,17 +99,17 @@ class Node:
         self.start()
 
     def processes(self) -> list[dict[str, Any]]:
-        """What mosps shows."""
+        """Returns the output of mosps."""
         return list(self.ask("ps", all=True)["processes"])
 
     def ask(self, operation: str, **fields: Any) -> dict[str, Any]:
-        """What the daemon answers to a command, without the command: it is asked again and again."""
+        """Returns the daemon's answer to a command, without starting the command: it is polled."""
         answer = ask(self.run / "mosd.sock", operation, 30.0, **fields)
         assert answer.get("ok"), (operation, answer, self.log.read_text()[-3000:])
         return answer
 
     def process(self, pid: int) -> dict[str, Any]:
-        """One of them."""
+        """Returns the row of one process."""
         return next(row for row in self.processes() if row["pid"] == pid)
 
     def guests(self) -> list[str]:
@@ -125,11 +125,11 @@ class Node:
         return subprocess.Popen([ROOT / "bin" / "mosrun", *argv], env=self.environment, cwd="/", stdin=subprocess.DEVNULL)
 
     def wait_started(self, pid: int) -> None:
-        """Until mosrun has registered itself and become the program."""
+        """Waits until mosrun has registered itself and executed the program."""
         wait_for(lambda: any(row["pid"] == pid and row["state"] != "starting" for row in self.processes()))
 
     def behave(self, **behaviour: str) -> None:
-        """How the tests' deputies and remotes are to be from now on."""
+        """Sets the behaviour of the tests' deputies and remotes from now on."""
         (self.run / "behaviour").write_text(json.dumps(behaviour))
 
     def programs(self) -> list[int]:
@@ -152,7 +152,9 @@ class Cluster:
         """days: that certificates last."""
         self.network = f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(250) + 2}"
         self.base = base
+        self.settings = settings
         self.children: list[subprocess.Popen[bytes]] = []
+        self._had: set[int] = set()
         self.nodes: list[Node] = []
         try:
             self.nodes = [Node(self.base, f"n{number}", self.network, number, settings) for number in range(1, count + 1)]
@@ -175,13 +177,31 @@ class Cluster:
         node.wait_started(child.pid)
         return child.pid
 
-    def down(self) -> None:
-        """Ends everything."""
+    def clear(self) -> None:
+        """Ends what runs under it, and makes its nodes what they were in the beginning."""
+        self._end_processes()
+        for node in self.nodes:
+            (node.run / "behaviour").unlink(missing_ok=True)
+            node.configure(self.settings)
+            if node.daemon is None:
+                node.restart()
+            node.ask("reload")
+            node.ask("unblock")
+        for node in self.nodes:
+            wait_for(partial(self._is_as_new, node, len(self.nodes)), message=f"{node.name} has nothing and knows all others")
+
+    def _end_processes(self) -> None:
         for child in self.children:
             child.kill()
             child.wait(10)
+        self._had |= {child.pid for child in self.children}
+        self.children.clear()
         for node in self.nodes:
             wait_for(partial(self._ended, node), message="deputies and remotes end")
+
+    def down(self) -> None:
+        """Ends everything."""
+        self._end_processes()
         for node in self.nodes:
             try:
                 if node.daemon is not None:
@@ -189,13 +209,16 @@ class Cluster:
             finally:
                 node.kill(signal.SIGTERM)
         for group in Path("/sys/fs/cgroup").glob(f"*/{BASE}/n[0-9]-*"):
-            if int(group.name.rpartition("-")[2]) in {child.pid for child in self.children}:
+            if int(group.name.rpartition("-")[2]) in self._had:
                 group.rmdir()  # a daemon that was killed could not
         GuestGroups().remove_all()
 
+    def _is_as_new(self, node: Node, count: int) -> bool:
+        return self._has_no_guest(node) and not node.processes() and len(node.nodes()) == count
+
     @staticmethod
     def _has_no_guest(node: Node) -> bool:
-        return not list((node.run / "guests").iterdir())
+        return not list((node.run / "guests").glob("*"))  # none: it has never begun
 
     @staticmethod
     def _ended(node: Node) -> bool:

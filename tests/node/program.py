@@ -1,7 +1,7 @@
 """A deputy and a remote for tests of the node daemon: real programs with the real sockets, which move nothing.
 
 `deputy` connects to the remote that it is sent to, proves that it has the secret, and keeps that connection as long as the
-"guest" is there; `remote` listens, and ends when it is told to or when the deputy goes away. What goes wrong on purpose is
+"guest" is there; `remote` listens, and ends on request or when the deputy disconnects. What goes wrong on purpose is
 written into the file `behaviour` in the node's run directory: a JSON object {"deputy": word, "remote": word}.
 """
 
@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.thread import Thread
 from kernel_helpers.process.tracing import PTRACE_O_EXITKILL
 from kernel_helpers.stream.stream import Connection
 from wire import frames
@@ -27,7 +27,7 @@ from wire.local import LocalServer
 
 
 class Program:
-    """What both have: a socket for mosd and a loop."""
+    """The common part of both programs: a socket for mosd and a loop."""
 
     def __init__(self, path: Path) -> None:
         self.selector = selectors.DefaultSelector()
@@ -62,16 +62,16 @@ class Deputy(Program):
     def ended(self) -> None:
         if self.behaviour == "last word lost":
             os._exit(0)
-        self.server.tell({"event": "exit", "status": None})
+        self.server.send({"event": "exit", "status": None})
         self.finished = True
 
     def on_message(self, message: Message) -> None:
         number, operation = message["id"], message["op"]
         report = {"id": number, "ok": True, "frozen_ms": 1.5, "total_ms": 12.5, "bytes": 4096, "engine": "test"}
         if operation == "status":
-            self.server.tell({"id": number, "ok": True, "pid": self.pid, "where": self.where})
+            self.server.send({"id": number, "ok": True, "pid": self.pid, "where": self.where})
         elif operation == "move" and self.behaviour == "refuse":
-            self.server.tell({"id": number, "ok": False, "error": "it holds something that cannot move", "where": self.where})
+            self.server.send({"id": number, "ok": False, "error": "it holds something that cannot move", "where": self.where})
             self.finished = self.where == "home"
         elif operation == "move" and self.behaviour == "die":
             os._exit(3)
@@ -93,14 +93,14 @@ class Deputy(Program):
                 self.selector.unregister(old)
                 old.close()
             self.where = message["to"]
-            self.server.tell(report | {"where": self.where})
-            self.server.tell({"event": "state", "where": self.where, "reason": "moved", "frozen_ms": 1.5})
+            self.server.send(report | {"where": self.where})
+            self.server.send({"event": "state", "where": self.where, "reason": "moved", "frozen_ms": 1.5})
             if self.behaviour == "call at once":
                 self.come_home("vfork")
             if self.behaviour == "hold":
                 self.hold()
         elif operation == "home":
-            self.server.tell(report | {"where": "home"})
+            self.server.send(report | {"where": "home"})
             self.come_home(str(message["reason"]))
         elif operation == "abort":
             self.finished = self.where == "home"
@@ -110,7 +110,7 @@ class Deputy(Program):
         try:
             message = frames.receive(self.link)
         except frames.WireError:
-            self.server.tell({"event": "lost", "node": self.where, "reason": "is gone"})
+            self.server.send({"event": "lost", "node": self.where, "reason": "is gone"})
             os.kill(self.pid, 9)
             return
         if self.behaviour == "last word lost":
@@ -121,7 +121,7 @@ class Deputy(Program):
             self.come_home(str(message["reason"]))
 
     def leave_without_a_word(self) -> None:
-        """One process of a tree is home; the program goes on for the others."""
+        """One process of a tree comes home; the program goes on for the others."""
         assert self.link is not None
         self.link.close()
         self.server.close()
@@ -139,7 +139,7 @@ class Deputy(Program):
         self.selector.unregister(self.link)
         self.link.close()
         self.where = "home"
-        self.server.tell({"event": "state", "where": "home", "reason": reason, "frozen_ms": 2.5})
+        self.server.send({"event": "state", "where": "home", "reason": reason, "frozen_ms": 2.5})
         self.finished = True
 
 
@@ -156,10 +156,10 @@ class Remote(Program):
         caller, _ = self.listener.accept()
         self.link = greet(caller, self.secret)
         self.selector.register(self.link, selectors.EVENT_READ, self.deputy_gone)
-        self.server.tell({"event": "running"})
+        self.server.send({"event": "running"})
 
     def deputy_gone(self) -> None:
-        self.server.tell({"event": "gone", "reason": "its home closed the link"})
+        self.server.send({"event": "gone", "reason": "its home closed the link"})
         self.finished = True
 
     def on_message(self, message: Message) -> None:
@@ -172,7 +172,7 @@ class Remote(Program):
             frames.send(self.link, {"op": "go-home", "reason": message["reason"]})
         elif message["op"] == "kill" or self.link is None:
             self.finished = True
-        self.server.tell(answer)
+        self.server.send(answer)
 
 
 def main() -> int:

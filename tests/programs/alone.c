@@ -1,7 +1,7 @@
 /* alone KIND PAGES SEED: has memory mapped shared that no other process has (KIND anonymous; memfd; file, one of /dev/shm without a name;
- * late, anonymous and mapped at the file `go`), twice, and in pieces here and there; changes it by one mapping, looks by another, punches
- * holes in it, unmaps and maps again. Writes a line to the file `lines` for each round, and when there is a file `end` has a child that
- * writes to it, too. Ends with 0, or says what is wrong. */
+ * late, anonymous and mapped at the file `go`), twice, and in pieces here and there; changes it by one mapping, checks it by another,
+ * punches holes in it, unmaps and maps again. Writes a line to the file `lines` for each round, and when there is a file `end` has a child
+ * that writes to it, too. Ends with 0, or says what is wrong. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static void put(char *by, size_t page, unsigned value)
 	expected[page] = value;
 }
 
-static void look(const char *by, size_t page, const char *what)
+static void check(const char *by, size_t page, const char *what)
 {
 	const unsigned *p = (const unsigned *)(by + page * PAGE);
 	if (p[0] != expected[page] || p[PAGE / sizeof *p - 1] != expected[page])
@@ -93,7 +93,7 @@ static void change(void)
 		if (munmap(second, pages * PAGE) || munmap(first + PAGE, (pages - 1) * PAGE))
 			wrong("not unmapped", page);
 		usleep(3000);
-		look(piece - page * PAGE, page + chosen(count), "a piece has lost it");
+		check(piece - page * PAGE, page + chosen(count), "a piece has lost it");
 		second = again(first, 0, pages); /* of its first page: as much as there was */
 		if (munmap(first, PAGE))
 			wrong("not unmapped", 0);
@@ -134,8 +134,8 @@ int main(int argc, char **argv)
 		for (int i = 0; i < 20; i++)
 			change();
 		for (size_t page = 0; page < pages; page++) {
-			look(first, page, "the first mapping is wrong");
-			look(second, page, "the second mapping is wrong");
+			check(first, page, "the first mapping is wrong");
+			check(second, page, "the second mapping is wrong");
 		}
 		fprintf(lines, "%u\n", round), fflush(lines);
 		usleep(2000);
@@ -149,7 +149,7 @@ int main(int argc, char **argv)
 	if (child < 0 || waitpid(child, &status, 0) != child || status)
 		wrong("no child", 0);
 	expected[0] = 77777;
-	look(first, 0, "what the child wrote is not there");
+	check(first, 0, "what the child wrote is not there");
 	puts("it is all one memory");
 	return 0;
 }

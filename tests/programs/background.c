@@ -109,7 +109,7 @@ static void try(const char *what, const char *how)
 	pid_t middle = getpid(), pid = fork();
 	if (!pid) {
 		setpgid(0, witness);
-		while (orphan && getppid() == middle)   /* until nobody is left who could continue it */
+		while (orphan && getppid() == middle)   /* until no process is left that could continue it */
 			rest(10);
 		child(what, how);
 		_exit(0);

@@ -1,5 +1,5 @@
 /* Memory of a call of which the kernel reads all and writes a part, or nothing: the rest is the program's. `beside WHAT`, when a file `go`
- * is there; then it writes `told` to `lines`, and ends when a file `end` is there.
+ * is there; then it writes `reported` to `lines`, and ends when a file `end` is there.
  *   read       constants, which can only be read
  *   meanwhile  another thread writes beside what the kernel writes
  *   grows      a result on a stack that has yet to grow that far */
@@ -153,7 +153,7 @@ int main(int argc, char **argv)
 	for (int i = 0; *argv[1] == 'm' && i < 7; i++)
 		during(calls[i], i);
 	int lines = open("lines", O_WRONLY | O_CREAT, 0644);
-	if (write(lines, "told\n", 5) != 5)
+	if (write(lines, "reported\n", 9) != 9)
 		return 3;
 	while (access("end", F_OK))
 		usleep(20000);

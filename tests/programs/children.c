@@ -1,5 +1,6 @@
-/* children: what children use their parent is told, once: by wait4, waitid, getrusage, times, /proc and the siginfo of SIGCHLD. Says so
- * when the file `go` is there, and each child that is to move when the file `moved` is; `lines` has a line for each that waits. */
+/* children: the time that children use is reported to their parent once: by wait4, waitid, getrusage, times, /proc and the siginfo of
+ * SIGCHLD. Starts when the file `go` exists; the child that moves goes on when the file `moved` exists; `lines` has a line for each that
+ * waits. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -14,11 +15,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SHARE_MS 200            /* that each child computes */
+#define SHARE_MS 200 /* that each child computes */
 #define LARGE (32u << 20)
 
 static int lines;
-static volatile long ticks;     /* as the kernel has sampled them */
+static volatile long ticks; /* as the kernel has sampled them */
 
 static void on_child(int number, siginfo_t *info, void *context)
 {
@@ -43,7 +44,7 @@ static void await(const char *file)
 		usleep(10000);
 }
 
-/* In shares of SHARE_MS, so that what is told once and what is told twice differ, whatever else it takes. */
+/* In units of SHARE_MS, so that time reported once differs from time reported twice, whatever else is used. */
 static long shares(struct timeval user, struct timeval system)
 {
 	long milliseconds = (user.tv_sec + system.tv_sec) * 1000 + (user.tv_usec + system.tv_usec) / 1000;
@@ -62,7 +63,7 @@ static long of_proc(void)
 	return (user + system + 2) * 10 / SHARE_MS;
 }
 
-static void tell(const char *what, long one, long peak)
+static void report(const char *what, long one, long peak)
 {
 	struct rusage all;
 	struct tms used;
@@ -96,7 +97,7 @@ static void child(const char *how)
 
 int main(void)
 {
-	static const char *const ways[] = {"exits", "is ended", "fails", "grandchild", "moves", "is waited for by waitid", "is looked at"};
+	static const char *const ways[] = {"exits", "is ended", "fails", "grandchild", "moves", "is waited for by waitid", "is polled"};
 	struct sigaction action = {.sa_sigaction = on_child, .sa_flags = SA_SIGINFO | SA_RESTART};
 	struct rlimit none = {0, 0};
 	setrlimit(RLIMIT_CORE, &none);
@@ -113,10 +114,10 @@ int main(void)
 		if (i < 5 ? wait4(pid, NULL, 0, &one) != pid
 		          : syscall(SYS_waitid, P_PID, pid, &info, WEXITED | (i == 6 ? WNOWAIT : 0), &one) != 0)
 			return 2;
-		tell(ways[i], shares(one.ru_utime, one.ru_stime), one.ru_maxrss);
+		report(ways[i], shares(one.ru_utime, one.ru_stime), one.ru_maxrss);
 		if (i == 6)
 			waitpid(pid, NULL, 0);
 	}
-	tell("all of them", 0, 0);
+	report("all of them", 0, 0);
 	return 0;
 }

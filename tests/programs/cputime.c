@@ -1,4 +1,4 @@
-/* cputime MS [home]: computes for MS a round, in two threads, and looks at all that tells of cpu time, until there is a file `end`.
+/* cputime MS [home]: computes for MS a round, in two threads, and samples all clocks and counters of cpu time, until there is a file `end`.
  *
  * Each round one line is added to the file `lines`: the cpu clocks of the process and of the first thread, user and system
  * time by getrusage(RUSAGE_SELF), by times, the thread's by RUSAGE_THREAD, the second thread's by its own clock; all in
@@ -56,7 +56,7 @@ static void *second(void *argument)
 	return NULL;
 }
 
-static void look(long now[COUNT])
+static void sample(long now[COUNT])
 {
 	struct rusage usage;
 	struct tms used;
@@ -84,14 +84,14 @@ int main(int argc, char **argv)
 	pthread_create(&thread, NULL, second, NULL);
 	if (pthread_getcpuclockid(thread, &other_clock) || clock_getcpuclockid(getpid(), &pid_clock))
 		return 4;
-	look(before);
+	sample(before);
 	FILE *lines = fopen("lines", "w");
 	for (long round = 0; access("end", F_OK); round++) {
 		work_on = 1;
 		burn(atol(argv[1]) * 1000);
 		work_on = 0;
 		for (int again = 0; again < 5; again++) {
-			look(now);
+			sample(now);
 			for (int i = 0; i < COUNT; i++) {
 				if (now[i] < before[i] && !may_go_back) {
 					printf("%s went back from %ld to %ld us in round %ld\n", names[i], before[i], now[i], round);
@@ -106,6 +106,6 @@ int main(int argc, char **argv)
 	}
 	ends = 1;
 	pthread_join(thread, NULL);
-	printf("looked\n");
+	printf("sampled\n");
 	return 0;
 }

@@ -47,6 +47,8 @@ int main(int argc, char **argv)
 		pthread_create(&thread, NULL, work, (void *)i);
 	if (!strcmp(how, "overflow"))
 		signal(SIGSEGV, handled);
+	while (!beats[1] || !beats[2])
+		usleep(1000);
 	puts("ready");
 	fflush(stdout);
 	while (access("go", F_OK))

@@ -2,7 +2,8 @@
  * WHAT: timer (SIGEV_THREAD_ID), queue (pthread_sigqueue), owner (F_SETOWN_EX with F_OWNER_TID), pipe (SIGPIPE of a write), urgent (SIGIO
  * without F_SETSIG), thread (SIGEV_THREAD of glibc), shared (SIGEV_SIGNAL: any thread may take it), pidfd (PIDFD_SIGNAL_THREAD). Those for
  * the process, of which the kernel prefers the thread that they name: kill, sigqueue (rt_sigqueueinfo), group (PIDFD_SIGNAL_THREAD_GROUP)
- * and outside (kill of a child).
+ * and outside (kill of a child). By a thread's own call, with an si_code that the kernel lets only the thread itself choose: thread=CODE
+ * (rt_tgsigqueueinfo), process=CODE (rt_sigqueueinfo).
  * WHO: leader or worker. Three threads have the signal unblocked all the time. Goes on for as many
  * tenths of a second, and until a file `enough` is there; writes a line into `lines` for each. Of those for the process it counts what comes
  * once a file `settled` is there. */
@@ -58,8 +59,17 @@ static void rest(long milliseconds)
 		;
 }
 
-static void write_broken(void)
+static int own_number, own_call, own_code;
+
+/* What the thread itself does that it gets a signal of. */
+static void act(void)
 {
+	siginfo_t info = {.si_signo = own_number, .si_code = own_code};
+	if (own_call == SYS_rt_tgsigqueueinfo || own_call == SYS_rt_sigqueueinfo) {
+		failed |= own_call == SYS_rt_sigqueueinfo ? !!syscall(own_call, target, own_number, &info)
+		                                          : !!syscall(own_call, getpid(), target, own_number, &info);
+		return;
+	}
 	if (write(broken[1], "x", 1) != -1 || errno != EPIPE)
 		failed = 1;
 }
@@ -72,7 +82,7 @@ static void *work(void *mine)
 		rest(3);
 		if (writes_now && syscall(SYS_gettid) == target) {
 			writes_now = 0;
-			write_broken();
+			act();
 		}
 	}
 	return NULL;
@@ -100,6 +110,9 @@ int main(int argc, char **argv)
 	struct itimerspec every = {{0, 20000000}, {0, 20000000}};
 	struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = number, .sigev_value.sival_int = 77};
 	timer_t id;
+	own_number = number;
+	own_call = !strncmp(what, "thread=", 7) ? SYS_rt_tgsigqueueinfo : !strncmp(what, "process=", 8) ? SYS_rt_sigqueueinfo : 0;
+	own_code = own_call ? atoi(strchr(what, '=') + 1) : 0;
 	sigaction(number, &action, NULL);
 	for (int i = 0; i < 2; i++)
 		pthread_create(&threads[i], NULL, work, (void *)&tids[i]);
@@ -137,7 +150,8 @@ int main(int argc, char **argv)
 		    fcntl(ends[0], F_SETFL, O_ASYNC | O_NONBLOCK))
 			return 2;
 	}
-	int is_preferred = outside || !strcmp(what, "kill") || !strcmp(what, "sigqueue") || !strcmp(what, "group");
+	int is_preferred =
+		outside || own_call == SYS_rt_sigqueueinfo || !strcmp(what, "kill") || !strcmp(what, "sigqueue") || !strcmp(what, "group");
 	int is_settled = !is_preferred;
 	long k;
 	if (pipe(broken) || close(broken[0]))
@@ -151,9 +165,9 @@ int main(int argc, char **argv)
 		rest(100);
 		if (!strcmp(what, "queue") && pthread_sigqueue(target_thread, number, (union sigval){.sival_int = 77}))
 			return 2;
-		if (!strcmp(what, "pipe")) {
+		if (!strcmp(what, "pipe") || own_call) {
 			if (is_leader)
-				write_broken();
+				act();
 			else
 				writes_now = 1;
 		}
@@ -167,7 +181,7 @@ int main(int argc, char **argv)
 			return 2;
 		if (outside && write(outside, "x", 1) != 1)
 			return 2;
-		/* The kernel prefers who has not got a signal already. */
+		/* The kernel prefers a thread that has not got a signal already. */
 		for (int i = 0; is_preferred && !right && !wrong && i < 20000; i++)
 			rest(1);
 		if (ends[1] && (write(ends[1], "x", 1) != 1 || read(ends[0], buffer, sizeof buffer) < 0))

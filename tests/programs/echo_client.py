@@ -14,7 +14,7 @@ import time
 
 
 class Connection:
-    """One connection; counts the bytes it has sent, which is what the answers depend on."""
+    """One connection; counts the bytes sent, on which the answers depend."""
 
     def __init__(self, port: int) -> None:
         deadline = time.monotonic() + 30

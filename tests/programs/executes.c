@@ -1,9 +1,9 @@
-/* executes SCENARIO: prepares something, waits for the file `go`, executes a program, and tells on standard output what that one
- * finds of its process. The program is this one again (`executes after SCENARIO`): it waits for the file `end` when it has told, and
- * tells then what signals have waited. Each stage adds a line to the file `lines`.
+/* executes SCENARIO: prepares something, waits for the file `go`, executes a program, and reports on standard output what that program
+ * finds of its process. The program is this one again (`executes after SCENARIO`): it waits for the file `end` after its report, and
+ * then reports the signals that were pending. Each stage adds a line to the file `lines`.
  *
  * `executes again N` executes itself N times, and adds a line each time; `executes collect N` too, waits for `go` first, blocks
- * SIGRTMIN, waits for `end` and tells how many have come. `executes shell N` waits for `go` and has N children, one
+ * SIGRTMIN, waits for `end` and reports how many have come. `executes shell N` waits for `go` and has N children, one
  * after the other, that execute a program each (`executes end N`).
  * Exit status: 0; 1 when execve failed that should not have; `again` ends with 7, `end` with N. */
 #define _GNU_SOURCE
@@ -99,7 +99,7 @@ static unsigned long hash(char *const *strings, int *count)
 	return sum;
 }
 
-static void tell_waiting(void)
+static void report_waiting(void)
 {
 	sigset_t all;
 	siginfo_t info;
@@ -170,7 +170,7 @@ static void after(int argc, char **argv)
 	fflush(stdout);
 	line("after");
 	await("end");
-	tell_waiting();
+	report_waiting();
 	exit(0);
 }
 
@@ -551,7 +551,7 @@ static void shell(int children)
 	exit(0);
 }
 
-/* With `collecting`, it blocks SIGRTMIN, and tells in the end how often it has waited. */
+/* With `collecting`, it blocks SIGRTMIN, and reports in the end how many were pending. */
 static void again(int left, int collecting)
 {
 	char number[16], *argv[] = {(char *)self, collecting ? "collect" : "again", number, NULL}, *none[] = {"x", NULL};

@@ -23,7 +23,7 @@ static int ms = 20;
 static volatile int shared_number;      /* with a vfork child alone */
 static volatile sig_atomic_t ends, ends_of_mine, last_status;
 static pid_t mine;
-static volatile char *forbidden;      /* nobody may write there */
+static volatile char *forbidden;      /* memory without write permission */
 
 static void rest(int milliseconds)
 {
@@ -187,12 +187,12 @@ static void killed(int number)
 	say("killed", child);
 }
 
-static void told_of(void)
+static void notified_of(void)
 {
 	sigset_t ends, before;
 	sigemptyset(&ends);
 	sigaddset(&ends, SIGCHLD);
-	sigprocmask(SIG_BLOCK, &ends, &before); /* the handler has to know whose end is told */
+	sigprocmask(SIG_BLOCK, &ends, &before); /* the handler has to know which child's end it is notified of */
 	ends_of_mine = 0;
 	mine = fork();
 	sigprocmask(SIG_SETMASK, &before, NULL);
@@ -203,8 +203,8 @@ static void told_of(void)
 	pid_t child = mine;
 	for (int i = 0; i < 500 && !ends_of_mine; i++)
 		rest(10);
-	printf("told %d times, status %d\n", ends_of_mine, last_status);
-	say("told of", child);
+	printf("notified %d times, status %d\n", ends_of_mine, last_status);
+	say("notified of", child);
 }
 
 static void not_waited_for(void)
@@ -226,9 +226,9 @@ static void not_waited_for(void)
 
 static void orphan(void)
 {
-	int told[2];
+	int answer[2];
 	char text[64] = "";
-	if (pipe(told))
+	if (pipe(answer))
 		exit(77);
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	pid_t self = getpid(), child = fork();
@@ -236,16 +236,16 @@ static void orphan(void)
 		if (!fork()) {
 			for (int i = 0; i < 500 && getppid() != self; i++)
 				rest(5);
-			dprintf(told[1], "adopted %d", getppid() == self);
+			dprintf(answer[1], "adopted %d", getppid() == self);
 			_exit(9);
 		}
 		_exit(8);
 	}
-	close(told[1]);
+	close(answer[1]);
 	say("parent of an orphan", child);
-	ssize_t length = read(told[0], text, sizeof text - 1);
+	ssize_t length = read(answer[0], text, sizeof text - 1);
 	printf("orphan: %zd %s\n", length, text);
-	close(told[0]);
+	close(answer[0]);
 	int status;
 	while (wait(&status) < 0 && errno == EINTR)
 		;
@@ -391,7 +391,7 @@ int main(int argc, char **argv)
 		killed(SIGTERM);
 		killed(SIGKILL);
 		killed(SIGSEGV);
-		told_of();
+		notified_of();
 		not_waited_for();
 		orphan();
 		dies_with_its_parent();

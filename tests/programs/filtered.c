@@ -73,13 +73,14 @@ static void result(const char *what, long value)
 	say("%s: %ld %d\n", what, value, value < 0 ? errno : 0);
 }
 
-static volatile long told[5];
+static volatile long received[5];
 
 static void trapped(int number, siginfo_t *info, void *context)
 {
 	ucontext_t *c = context;
-	told[0] = number, told[1] = info->si_code, told[2] = info->si_syscall, told[3] = info->si_arch, told[4] = info->si_errno;
-	told[4] = told[4] * 10 + (info->si_call_addr == (void *)c->uc_mcontext.gregs[REG_RIP]);
+	received[0] = number, received[1] = info->si_code, received[2] = info->si_syscall, received[3] = info->si_arch,
+	received[4] = info->si_errno;
+	received[4] = received[4] * 10 + (info->si_call_addr == (void *)c->uc_mcontext.gregs[REG_RIP]);
 	c->uc_mcontext.gregs[REG_RAX] = 77;
 }
 
@@ -115,9 +116,10 @@ static void try_many(void)
 	say("getsid from here: %ld\n", from_here(SYS_getsid));
 	result("getsid from elsewhere", syscall(SYS_getsid, 0) > 0);
 	for (int i = 0; i < 2; i++) {
-		memset((void *)told, 0, sizeof told);
+		memset((void *)received, 0, sizeof received);
 		long got = syscall(i ? SYS_sched_getparam : SYS_uname, NULL, NULL);
-		say("trapped: %ld, signal %ld code %ld call %ld arch %lx rest %ld\n", got, told[0], told[1], told[2], told[3], told[4]);
+		say("trapped: %ld, signal %ld code %ld call %ld arch %lx rest %ld\n", got, received[0], received[1], received[2],
+		    received[3], received[4]);
 	}
 	result("PR_GET_SECCOMP", prctl(PR_GET_SECCOMP));
 	result("PR_GET_NO_NEW_PRIVS", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));

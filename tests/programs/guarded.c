@@ -1,6 +1,7 @@
-/* guarded MEGABYTES SEED: installs and removes guards (MADV_GUARD_INSTALL) in memory of its own and in a mapped file, and looks whether
- * each page is what it is to be: a guard, or written, or zeros, or the file's. So do children that it has now and then. Writes a line to the
- * file `lines` for each round, and ends with 0 when there is a file `end`; with 77 where there are no guards. */
+/* guarded MEGABYTES SEED: installs and removes guards (MADV_GUARD_INSTALL) in memory of its own and in a mapped file, and checks that
+ * each page is as expected: a guard, or written, or zeros, or the file's. So do children that it has now and then. Writes a line to the
+ * file `lines` for each round, and ends with 0 when there is a file `end`; with 77 where there are no guards. When there is a file `throw`,
+ * it throws all of its memory away, by a guard that is removed at once. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <setjmp.h>
@@ -83,7 +84,14 @@ static void change(size_t page)
 	memset(states + page, GUARD, run);
 }
 
-static void look(size_t times)
+static void throw_away(void)
+{
+	if (madvise(memory, pages * PAGE, INSTALL) || madvise(memory, pages * PAGE, REMOVE))
+		exit(1);
+	memset(states, ZEROS, pages);
+}
+
+static void check(size_t times)
 {
 	for (size_t i = 0; i < times; i++) {
 		size_t page = chosen(pages + FILE_PAGES);
@@ -115,14 +123,16 @@ int main(int argc, char **argv)
 		*(size_t *)(memory + page * PAGE) = page, memory[page * PAGE + PAGE - 1] = page | 1;
 	change(1), change(pages + 1);
 	for (unsigned round = 0; access("end", F_OK); round++) {
+		if (!unlink("throw"))
+			throw_away();
 		for (int i = 0; i < 8; i++)
 			change(chosen(pages + FILE_PAGES));
-		look(64);
+		check(64);
 		if (round % 64 == 32) {
 			int status;
 			pid_t child = fork();
 			if (!child) {
-				look(1000);
+				check(1000);
 				_exit(0);
 			}
 			if (waitpid(child, &status, 0) < 0 || status)
@@ -131,7 +141,7 @@ int main(int argc, char **argv)
 		fprintf(lines, "%u\n", round), fflush(lines);
 		usleep(2000);
 	}
-	look(20000);
+	check(20000);
 	puts("every guard is one");
 	return 0;
 }

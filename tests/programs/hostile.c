@@ -1,5 +1,5 @@
 /* hostile KIND: waits for the file `go`, and takes then as much as it can get, until it is killed: forks, memory, descriptors, processor
- * or signals. A line in the file `lines` tells when it has what it can get; of memory it takes MOST at most, of children GENERATIONS. */
+ * or signals. A line in the file `lines` reports when it has all it can get; of memory it takes MOST at most, of children GENERATIONS. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -15,7 +15,7 @@
 
 #define BEST_EFFORT_6 ((2 << 13) | 6)
 
-static void tell(const char *who)
+static void report(const char *who)
 {
 	struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
 	struct __user_cap_data_struct data[2] = {{0}};
@@ -35,7 +35,7 @@ static void tell(const char *who)
 
 static void *newborn(void *who)
 {
-	tell(who);
+	report(who);
 	return NULL;
 }
 
@@ -58,12 +58,12 @@ static void *maker(void *nothing)
 	data[0].permitted &= ~(1u << CAP_SYS_TIME);
 	if (syscall(SYS_capset, &head, data))
 		_exit(3);
-	tell("maker");
+	report("maker");
 	if (pthread_create(&thread, NULL, newborn, "thread") || pthread_join(thread, NULL))
 		_exit(4);
 	pid_t child = fork();
 	if (!child) {
-		tell("child");
+		report("child");
 		_exit(0);
 	}
 	waitpid(child, NULL, 0);

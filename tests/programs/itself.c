@@ -1,5 +1,5 @@
-// Looks at itself in /proc, over and over: what it reads there is at every time what it read natively, before it was moved, or what it
-// has just done to itself. Writes a line after each look into `lines`, and says what is wrong and ends if something is.
+// Checks itself in /proc, over and over: what it reads there is at every time what it read natively, before it was moved, or what it
+// has just done to itself. Writes a line after each check into `lines`; prints what is wrong and ends if something is.
 // itself ROUNDS [MS [plain]]; ROUNDS 0: until there is a file `enough`; plain: and maps no file meanwhile
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,7 +30,7 @@ static void wrong(const char *format, ...)
 {
 	va_list list;
 	va_start(list, format);
-	printf("look %d: ", turn);
+	printf("check %d: ", turn);
 	vprintf(format, list);
 	printf("\n");
 	fflush(stdout);
@@ -170,7 +170,7 @@ int main(int argc, char **argv)
 	lowest = open("/dev/null", O_RDONLY);
 	close(lowest);
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	printf("itself looks\n");
+	printf("itself begins\n");
 	fprintf(lines, "begun\n");
 	fflush(lines);
 	pthread_getattr_np(pthread_self(), &attributes);
@@ -284,11 +284,11 @@ int main(int argc, char **argv)
 		if (fd >= 0 || error != EMFILE)
 			wrong("a descriptor too many: %d, %s", fd, strerror(error));
 
-		fprintf(lines, "look %d\n", turn);
+		fprintf(lines, "check %d\n", turn);
 		fflush(lines);
 		if (pause)
 			nanosleep(&(struct timespec){pause / 1000, pause % 1000 * 1000000}, NULL);
 	}
-	printf("looked %d times\n", turn);
+	printf("checked %d times\n", turn);
 	return 0;
 }

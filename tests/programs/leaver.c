@@ -14,7 +14,7 @@ static void line(int file, long number)
 	nanosleep(&pause, NULL);
 }
 
-static void *until_told(void *nothing)
+static void *until_go(void *nothing)
 {
 	int file = open("second", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 	for (long number = 0; access("go", F_OK); number++)
@@ -31,7 +31,7 @@ int main(int argc, char **argv)
 	if (argc != 2)
 		return 64;
 	int file = open("lines", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-	pthread_create(&second, NULL, until_told, NULL);
+	pthread_create(&second, NULL, until_go, NULL);
 	for (long number = 0, count = atol(argv[1]); number < count; number++) {
 		line(file, number);
 		if (!result && !access("go", F_OK)) {

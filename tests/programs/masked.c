@@ -212,7 +212,7 @@ static void another_takes_it(void)
 	EXPECT(pthread_join(thread, NULL) == 0 && handled == 1 && read(ends[0], &byte, 1) == 1);
 }
 
-/* sigtimedwait(3), which tells that one was directed at the thread. */
+/* sigtimedwait(3), which reports an si_code of SI_TKILL for a signal that was directed at the thread. */
 static int take(const sigset_t *set, siginfo_t *info, const struct timespec *limit)
 {
 	return (int)syscall(SYS_rt_sigtimedwait, set, info, limit, 8);
@@ -227,7 +227,7 @@ static void taken(void)
 	EXPECT(take(&both, &info, &soon) == -1 && errno == EAGAIN);
 	handled = 0;
 
-	/* the thread's own before the process's, each with all that is told of it */
+	/* the thread's own before the process's, each with its complete siginfo */
 	EXPECT(kill(getpid(), SIGUSR1) == 0 && tgkill(getpid(), gettid(), SIGUSR2) == 0);
 	EXPECT(take(&both, &info, &at_once) == SIGUSR2 && info.si_code == SI_TKILL && info.si_pid == getpid());
 	EXPECT(take(&both, &info, NULL) == SIGUSR1 && info.si_code == SI_USER && info.si_uid == getuid());
@@ -248,17 +248,17 @@ static void taken(void)
 	fire_in(0, 0);
 	sigprocmask(SIG_BLOCK, &alarm, NULL);
 
-	/* a tick that has waited tells how often its timer has expired; one that comes home while it waits, with the next */
+	/* a pending tick reports how often its timer has expired; one that comes home while it waits, with the next */
 	timer_t timer;
 	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN, .sigev_value.sival_int = 4242};
 	EXPECT(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
 	EXPECT(timer_settime(timer, 0, &(struct itimerspec){{0, 1000000}, {0, 1000000}}, NULL) == 0);
 	nanosleep(&(struct timespec){0, 60000000}, NULL);
 	EXPECT(take(&queued, &info, &five) == SIGRTMIN && info.si_code == SI_TIMER && info.si_value.sival_int == 4242);
-	int told = 1 + info.si_overrun;
+	int expirations = 1 + info.si_overrun;
 	while (take(&queued, &info, &at_once) == SIGRTMIN)
-		told += 1 + info.si_overrun;
-	EXPECT(told > 50);
+		expirations += 1 + info.si_overrun;
+	EXPECT(expirations > 50);
 	EXPECT(timer_delete(timer) == 0);
 	while (take(&queued, NULL, &at_once) == SIGRTMIN)
 		;

@@ -1,4 +1,4 @@
-// Looks at itself in a way that only home has: when there is a file `look`, opens what its argument says, and reads what it knows.
+// Reads its own state in a way that only home can serve: when there is a file `read`, opens what its argument names and checks it.
 //   mirror mem: its own memory, again and again by one descriptor; mirror relative: its status, by a path that begins in /proc
 // Writes a line into `lines` in each turn until there is a file `enough`.
 #define _GNU_SOURCE
@@ -23,27 +23,27 @@ static void must(int good, const char *what)
 
 int main(int argc, char **argv)
 {
-	int relative = argc > 1 && !strcmp(argv[1], "relative"), looks = 0, fd = -1;
+	int relative = argc > 1 && !strcmp(argv[1], "relative"), reads = 0, fd = -1;
 	FILE *lines = fopen("lines", "w");
 	for (int turn = 0; access("enough", F_OK); turn++) {
 		char text[4096] = "";
 		long found = -1;
 		known = turn;
-		if (relative && !access("look", F_OK)) {
+		if (relative && !access("read", F_OK)) {
 			int directory = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
 			fd = openat(directory, "status", O_RDONLY);
 			must(directory >= 0 && fd >= 0 && read(fd, text, sizeof text - 1) > 0, "a status");
 			must(strstr(text, "State:\tR (running)") && strstr(text, "TracerPid:\t0\n"), text);
-			must(!close(fd) && !close(directory) && !unlink("look"), "an end of it");
-			looks++;
-		} else if (!relative && fd < 0 && !access("look", F_OK))
-			must((fd = open("/proc/self/mem", O_RDWR)) >= 0 && ++looks, "a way to its memory");
+			must(!close(fd) && !close(directory) && !unlink("read"), "an end of it");
+			reads++;
+		} else if (!relative && fd < 0 && !access("read", F_OK))
+			must((fd = open("/proc/self/mem", O_RDWR)) >= 0 && ++reads, "a way to its memory");
 		if (!relative && fd >= 0)
 			must(pread(fd, &found, sizeof found, (uintptr_t)&known) == sizeof found && found == turn, "its own memory");
-		fprintf(lines, "turn %d, looked %d times\n", turn, looks);
+		fprintf(lines, "turn %d, read %d times\n", turn, reads);
 		fflush(lines);
 		nanosleep(&(struct timespec){0, 30000000}, NULL);
 	}
-	printf("looked %d times\n", looks);
+	printf("read %d times\n", reads);
 	return 0;
 }

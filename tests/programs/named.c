@@ -24,12 +24,12 @@ static void *other(void *nothing)
 	return nothing;
 }
 
-static void tell(const char *what, long result)
+static void report(const char *what, long result)
 {
 	printf("%s: %s\n", what, result < 0 ? strerrorname_np(errno) : "done");
 }
 
-static void tell_of_proc(const char *name)
+static void report_proc(const char *name)
 {
 	char path[64], line[256];
 	snprintf(path, sizeof path, "/proc/%d/%s", tid, name);
@@ -42,7 +42,7 @@ static void tell_of_proc(const char *name)
 			printf("%.7s %d\n", line, number);
 	}
 	if (!file)
-		tell(name, -1);
+		report(name, -1);
 	else
 		fclose(file);
 }
@@ -60,31 +60,31 @@ int main(void)
 	dprintf(lines, "ready\n");
 	while (access("go", F_OK) || !tid)
 		usleep(10000);
-	tell("kill of a group", kill(-tid, 0));
-	tell("kill", kill(tid, 0));
-	tell("tgkill", syscall(SYS_tgkill, getpid(), tid, 0));
-	tell("tgkill of another process's", syscall(SYS_tgkill, tid, tid, 0));
-	tell("waitid", waitid(P_PID, tid, &info, WEXITED | WNOHANG));
-	tell("pidfd_open", syscall(SYS_pidfd_open, tid, 0));
-	tell("pidfd_open of a thread", syscall(SYS_pidfd_open, tid, O_EXCL));
-	tell("setpriority", setpriority(PRIO_PROCESS, tid, 3));
+	report("kill of a group", kill(-tid, 0));
+	report("kill", kill(tid, 0));
+	report("tgkill", syscall(SYS_tgkill, getpid(), tid, 0));
+	report("tgkill of another process's", syscall(SYS_tgkill, tid, tid, 0));
+	report("waitid", waitid(P_PID, tid, &info, WEXITED | WNOHANG));
+	report("pidfd_open", syscall(SYS_pidfd_open, tid, 0));
+	report("pidfd_open of a thread", syscall(SYS_pidfd_open, tid, O_EXCL));
+	report("setpriority", setpriority(PRIO_PROCESS, tid, 3));
 	printf("priorities %d and %d\n", getpriority(PRIO_PROCESS, 0), getpriority(PRIO_PROCESS, tid));
-	tell("sched_setscheduler", sched_setscheduler(tid, SCHED_BATCH, &(struct sched_param){0}));
+	report("sched_setscheduler", sched_setscheduler(tid, SCHED_BATCH, &(struct sched_param){0}));
 	printf("policies %d and %d\n", sched_getscheduler(0), sched_getscheduler(tid));
 	CPU_ZERO(&set);
 	CPU_SET(0, &set);
-	tell("sched_setaffinity", sched_setaffinity(tid, sizeof set, &set));
+	report("sched_setaffinity", sched_setaffinity(tid, sizeof set, &set));
 	sched_getaffinity(tid, sizeof set, &set);
 	printf("processors %d\n", CPU_COUNT(&set));
-	tell("prlimit", prlimit(tid, RLIMIT_NOFILE, NULL, &limit));
-	tell("prlimit of a stack", prlimit(tid, RLIMIT_STACK, NULL, &limit));
+	report("prlimit", prlimit(tid, RLIMIT_NOFILE, NULL, &limit));
+	report("prlimit of a stack", prlimit(tid, RLIMIT_STACK, NULL, &limit));
 	printf("group %d, session %d\n", getpgid(tid) == getpgrp(), getsid(tid) == getsid(0));
-	tell("setpgid", setpgid(tid, 0));
+	report("setpgid", setpgid(tid, 0));
 	printf("ioprio %ld\n", syscall(SYS_ioprio_get, 1, tid));
-	tell_of_proc("status");
-	tell_of_proc("task/1/status");
+	report_proc("status");
+	report_proc("task/1/status");
 	fflush(stdout);
-	tell("process_vm_readv", process_vm_readv(tid, &here, 1, &there, 1, 0));
+	report("process_vm_readv", process_vm_readv(tid, &here, 1, &there, 1, 0));
 	printf("read %c\n", copy);
 	ends = 1;
 	return pthread_join(thread, NULL);

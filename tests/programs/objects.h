@@ -1,10 +1,10 @@
-/* What the programs objects_*.c have in common: `objects_x NAME` runs one small scenario about one kernel object and tells on
+/* What the programs objects_*.c have in common: `objects_x NAME` runs one small scenario about one kernel object and reports on
  * standard output all that it finds of it; `objects_x --list` names the scenarios.
  *
  * After each system call of a scenario stands a step: the number of the process goes into the fifo `ask` of the directory
- * OBJECTS_CONTROL, and the process waits for a byte of the fifo `go`. Whoever is at the other ends may move it meanwhile. Without
+ * OBJECTS_CONTROL, and the process waits for a byte of the fifo `go`. The test at the other ends may move it meanwhile. Without
  * OBJECTS_CONTROL there are no steps. What a scenario says must not depend on time, addresses or pids.
- * Exit status: the scenario's own; 64 there is none of that name; 70 nobody is at the other ends of the fifos. */
+ * Exit status: the scenario's own; 64 there is none of that name; 70 the other ends of the fifos are closed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

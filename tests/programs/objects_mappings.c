@@ -43,7 +43,7 @@ static unsigned sum(const char *at, size_t size)
 	return sum;
 }
 
-/* So many pages of addresses that are nobody else's. */
+/* So many pages of unused addresses. */
 static char *room(size_t pages)
 {
 	char *at = mmap(NULL, pages * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -52,7 +52,7 @@ static char *room(size_t pages)
 	return at;
 }
 
-/* A file of so many bytes that nobody has open any more. */
+/* A file of so many bytes that no process has open any more. */
 static void make(const char *name, size_t size, unsigned seed)
 {
 	char *content = malloc(size);

@@ -23,7 +23,7 @@ static void faulted(int number, siginfo_t *info, void *context)
 	siglongjmp(back, number);
 }
 
-/* Says what becomes of a write there: a fault is told, and stepped at. */
+/* Reports the result of a write there: a fault is reported, and followed by a step. */
 static void touch(const char *what, volatile char *at)
 {
 	struct sigaction action = {.sa_sigaction = faulted, .sa_flags = SA_SIGINFO}, before;

@@ -27,7 +27,7 @@ static void handle(int number, int flags)
 	CALL(sigaction(number, &action, NULL));
 }
 
-static void told(void)
+static void report_taken(void)
 {
 	show("  %d signals, the last %d, code %d, values %d, %d from us, %s, mask %d", taken.count, taken.number, taken.code, taken.value,
 	     taken.from_us, taken.on_alternate ? "on the alternate stack" : "on the stack", taken.mask);
@@ -64,13 +64,13 @@ SCENARIO(signal_mask)
 	CALL(sigprocmask(SIG_UNBLOCK, &set, &now));
 	handle(SIGUSR1, 0);
 	CALL(raise(SIGUSR1));
-	told();
+	report_taken();
 	CALL(sigprocmask(SIG_SETMASK, &now, NULL));
 	CALL(raise(SIGUSR1));
-	told();
+	report_taken();
 	CALL(kill(getpid(), SIGUSR1));
 	CALL(sigprocmask(SIG_UNBLOCK, &set, NULL));
-	told();
+	report_taken();
 }
 
 SCENARIO(signal_action)
@@ -81,7 +81,7 @@ SCENARIO(signal_action)
 	IS(action.sa_sigaction == handler);
 	show("  flags %#x", (unsigned)action.sa_flags & ~0x4000000u);
 	CALL(raise(SIGUSR1));
-	told();
+	report_taken();
 	CALL(sigaction(SIGUSR1, NULL, &action));
 	IS(action.sa_handler == SIG_DFL);
 	CALL(signal(SIGUSR2, SIG_IGN) == SIG_ERR);
@@ -104,7 +104,7 @@ SCENARIO(pending_signal)
 	CALL(sigpending(&waiting));
 	show("  %d %d", sigismember(&waiting, SIGUSR1), sigismember(&waiting, SIGUSR2));
 	CALL(sigprocmask(SIG_UNBLOCK, &set, NULL));
-	told();
+	report_taken();
 }
 
 SCENARIO(queued_signals)
@@ -120,7 +120,7 @@ SCENARIO(queued_signals)
 	IS(info.si_pid == getpid());
 	set = set_of(SIGRTMIN, 0);
 	CALL(sigprocmask(SIG_UNBLOCK, &set, NULL));
-	told();
+	report_taken();
 	set = set_of(SIGRTMIN + 1, 0);
 	DONE(sigwaitinfo(&set, &info));
 	show("  code %d, value %d", info.si_code, info.si_int);
@@ -147,10 +147,10 @@ SCENARIO(alternate_stack)
 	IS(now.ss_sp == alternate && now.ss_size == 1 << 16 && !now.ss_flags);
 	handle(SIGUSR1, SA_ONSTACK);
 	CALL(raise(SIGUSR1));
-	told();
+	report_taken();
 	handle(SIGUSR1, 0);
 	CALL(kill(getpid(), SIGUSR1));
-	told();
+	report_taken();
 	CALL(sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, &now));
 	IS(now.ss_sp == alternate);
 }
@@ -182,10 +182,10 @@ SCENARIO(suspended)
 	CALL(sigprocmask(SIG_BLOCK, &set, NULL));
 	CALL(raise(SIGUSR1));
 	CALL(sigsuspend(&none));
-	told();
+	report_taken();
 	CALL(raise(SIGUSR1));
 	CALL(ppoll(NULL, 0, &(struct timespec){5, 0}, &none));
-	told();
+	report_taken();
 }
 
 SCENARIO(interval_timer)
@@ -203,7 +203,7 @@ SCENARIO(interval_timer)
 	setitimer(ITIMER_REAL, (&(struct itimerval){{0, 0}, {0, 20000}}), NULL);
 	comes(SIGALRM);
 	CALL(sigsuspend(&before));
-	told();
+	report_taken();
 }
 
 SCENARIO(posix_timer)

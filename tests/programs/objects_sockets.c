@@ -174,7 +174,7 @@ SCENARIO(descriptors_passed)
 SCENARIO(credentials)
 {
 	int ends[2];
-	struct ucred peer = {0}, *told;
+	struct ucred peer = {0}, *received;
 	char text[8] = "", space[CMSG_SPACE(sizeof peer)] = "";
 	struct iovec piece = {text, 7};
 	struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
@@ -182,9 +182,9 @@ SCENARIO(credentials)
 	CALL(setsockopt(ends[1], SOL_SOCKET, SO_PASSCRED, &(int){1}, sizeof(int)));
 	WRITE(ends[0], "who");
 	CALL(recvmsg(ends[1], &message, 0));
-	told = (void *)CMSG_DATA(CMSG_FIRSTHDR(&message));
+	received = (void *)CMSG_DATA(CMSG_FIRSTHDR(&message));
 	show("  %s", text);
-	IS(told->pid == getpid() && told->uid == getuid() && told->gid == getgid());
+	IS(received->pid == getpid() && received->uid == getuid() && received->gid == getgid());
 	CALL(getsockopt(ends[0], SOL_SOCKET, SO_PEERCRED, &peer, &(socklen_t){sizeof peer}));
 	IS(peer.pid == getpid() && peer.uid == getuid());
 }

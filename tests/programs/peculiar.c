@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -120,6 +121,14 @@ static int set(const char *how)
 		return madvise(memory + PAGE, 2 * PAGE, GUARD_INSTALL) ? 77 : 0;
 	if (!strcmp(how, "future"))
 		return mlockall(MCL_CURRENT | MCL_FUTURE) ? 77 : 0;
+	if (!strcmp(how, "locked")) { /* more than a user without the right may lock */
+		struct rlimit limit;
+		if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_max == RLIM_INFINITY)
+			return 77;
+		size_t size = limit.rlim_max + SIZE;
+		char *much = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		return much == MAP_FAILED || mlock(much, size) ? 77 : 0;
+	}
 	if (!strcmp(how, "user"))
 		return pthread_create(&thread, NULL, other_user, NULL) || usleep(200000) ? 77 : 0;
 	if (!strcmp(how, "clone"))
@@ -131,7 +140,7 @@ static int set(const char *how)
 	return 1;
 }
 
-/* Whether it is still as set, looked at again and again. */
+/* Whether it is still as set, checked again and again. */
 static int is_wrong(const char *how)
 {
 	if (!strcmp(how, "dispatch")) {

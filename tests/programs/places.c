@@ -1,7 +1,7 @@
-/* places CHILDREN RECORDS [ROUNDS]: a process and its children have one file open by one description. All read it at places that they name, which is nobody
- * else's affair, and from the position that they share, so that each record comes to exactly one of them in each round. The children of
+/* places CHILDREN RECORDS [ROUNDS]: a process and its children have one file open by one description. All read it at places of their own,
+ * and from the position that they share, so that each record comes to exactly one of them in each round. The children of
  * a round end with it; the file is another one each tenth round. A round writes a line into the file `lines`; it ends when there is a
- * file `enough`, or after ROUNDS. Where FARHOME_SPLIT is set, it is a guest of bench/link_pair.py, which cannot have children. */
+ * file `enough`, or after ROUNDS. Where FARHOME_SPLIT is set, it is a guest of bench/calls/link_pair.py, which cannot have children. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -73,10 +73,10 @@ static void read_on(int to, unsigned chance)
 		bytes = rand_r(&chance) % 2 ? read(fd, found, part.iov_len) : preadv2(fd, &part, 1, -1, 0);
 		if (bytes <= 0)
 			break;
-		struct part told = {found[0] - base, bytes / 8};
-		check("read", found, bytes, bytes, told.first);
-		if (write(to, &told, sizeof told) != sizeof told)
-			fail("write", -1, sizeof told);
+		struct part got = {found[0] - base, bytes / 8};
+		check("read", found, bytes, bytes, got.first);
+		if (write(to, &got, sizeof got) != sizeof got)
+			fail("write", -1, sizeof got);
 	}
 	if (bytes)
 		fail("read", bytes, 0);
@@ -99,7 +99,7 @@ static void make(long round)
 static void round_of(long round, int children)
 {
 	pid_t child[CHILDREN];
-	struct part told;
+	struct part got;
 	int ends[2], status;
 	long at = lseek(fd, 0, SEEK_CUR);
 
@@ -113,13 +113,13 @@ static void round_of(long round, int children)
 	read_on(ends[1], round * CHILDREN);
 	close(ends[1]);
 	memset(seen, 0, records);
-	while (read(ends[0], &told, sizeof told) == sizeof told)
-		for (unsigned long i = 0; i < told.count; i++)
-			if (told.first + i >= records || seen[told.first + i]++)
-				fail("a record", told.first + i, -1);
+	while (read(ends[0], &got, sizeof got) == sizeof got)
+		for (unsigned long i = 0; i < got.count; i++)
+			if (got.first + i >= records || seen[got.first + i]++)
+				fail("a record", got.first + i, -1);
 	for (unsigned long i = 0; i < records; i++)
 		if (!seen[i])
-			fail("a record that nobody has read", i, -1);
+			fail("a record that was not read", i, -1);
 	for (int i = 0; i < children; i++)
 		if (waitpid(child[i], &status, 0) != child[i] || status)
 			fail("child", status, 0);

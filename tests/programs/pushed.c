@@ -1,7 +1,7 @@
-/* pushed ROUNDS MS: writes 16 MB to a full pipe that nobody reads, again and again, with a timer that goes off 2 to 2 + MS ms later: each write
- * must end with EINTR. A signal that comes while the call is on its way to where it waits must not be missed.
+/* pushed ROUNDS MS: writes 16 MB to a full pipe without a reader, again and again, with a timer that goes off 2 to 2 + MS ms later: each
+ * write must end with EINTR. A signal that comes while the call is on its way to where it waits must not be missed.
  * The timer goes off a second time after 2 s: that one is for a write that the first signal came just before; how many have needed it
- * is told in each line of `lines`. */
+ * is written in each line of `lines`. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

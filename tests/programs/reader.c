@@ -1,6 +1,6 @@
 /* reader FILES SIZE [ROUNDS]: reads files in every way there is, does to their descriptors whatever ends that a file is read where the process is, and
  * knows of each byte what it has to be. A round writes a line into the file `lines`; it ends when there is a file `enough`, or after ROUNDS.
- * Where FARHOME_SPLIT is set, it is a guest of bench/link_pair.py, which cannot have children. */
+ * Where FARHOME_SPLIT is set, it is a guest of bench/calls/link_pair.py, which cannot have children. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -248,10 +248,10 @@ static void something(int fd, int number, int seed, long *at, long *length)
 			sprintf(path, "/proc/self/fdinfo/%d", fd);
 		else
 			sprintf(path, "/proc/self/task/../../self/task/../fdinfo/%d", fd);
-		FILE *told = fopen(path, "r");
-		if (!told || fscanf(told, "pos: %ld", &count) != 1 || count != *at)
+		FILE *info = fopen(path, "r");
+		if (!info || fscanf(info, "pos: %ld", &count) != 1 || count != *at)
 			fail("position in /proc", count, *at);
-		fclose(told);
+		fclose(info);
 		break;
 	case 10:
 		if (pread(fd, nowhere, 10, 0) != -1 || errno != EFAULT || write(fd, "x", 1) != -1 || errno != EBADF)

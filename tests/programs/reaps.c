@@ -46,7 +46,7 @@ static void act(void (*handler)(int), int flags)
 	handled = 0;
 }
 
-/* How a wait for anybody ends that goes on behind handlers: its errno. */
+/* How a wait for any child ends that goes on after handlers: its errno. */
 static int waited(void)
 {
 	while (wait(NULL) == -1)
@@ -73,7 +73,7 @@ int main(void)
 		while (!handled)
 			usleep(1000);
 
-		/* who has ended before is not there any more, who was there before stays */
+		/* a child that had ended before is not there any more, one that was there before stays */
 		act(SIG_DFL, 0);
 		pid_t early = child(0, 4);
 		siginfo_t info;

@@ -1,7 +1,7 @@
 /* Makes the system calls that a script names and keeps a record: of each its result, the signals that were handled meanwhile and the
  * bytes of memory that have changed.
  *
- *   referee SCRIPT RECORD DIRECTORY     tests/referee/program.py writes the script, referee.h tells its words
+ *   referee SCRIPT RECORD DIRECTORY     tests/referee/program.py writes the script, referee.h describes its words
  *   referee inner FILE                  what a program finds that one of the script's has executed: appended to FILE
  *
  * It does nothing as root. The script is made of episodes, each a process of its own, in a directory of its own, with the descriptors and the memory of
@@ -43,7 +43,7 @@ void flush_log(void)
 	log_size = unwritten = 0;
 }
 
-void tell(const char *format, ...)
+void record(const char *format, ...)
 {
 	va_list rest;
 	va_start(rest, format);
@@ -54,18 +54,18 @@ void tell(const char *format, ...)
 	va_end(rest);
 }
 
-static void tell_value(int64_t value, int how)
+static void record_value(int64_t value, int how)
 {
 	if (value < 0 && value >= -4095)
-		tell("%s", strerrorname_np(-value) ?: "E?");
+		record("%s", strerrorname_np(-value) ?: "E?");
 	else if (how == 'r')
-		tell("ok");
+		record("ok");
 	else if (how == 'b')
-		tell(value ? "some" : "0");
+		record(value ? "some" : "0");
 	else if (name_of(value))
-		tell("@%c", name_of(value));
+		record("@%c", name_of(value));
 	else
-		tell("%lx", value);
+		record("%lx", value);
 }
 
 /* ---- what differs from run to run ---- */
@@ -122,7 +122,7 @@ static void put_out(const struct mask *m, int64_t result)
 }
 
 /* The bytes that are not as they were; ids of processes get their names there, too. */
-static void tell_memory(void)
+static void record_memory(void)
 {
 	unsigned char *now = (void *)DATA, *was = before;
 	if (!memcmp(now, was, DATA_SIZE))
@@ -141,11 +141,11 @@ static void tell_memory(void)
 			continue;
 		while (to < DATA_SIZE && now[to] != was[to])
 			to++;
-		tell(" +%lx:", from);
+		record(" +%lx:", from);
 		if (to - from > 64)
-			tell("%lx*%lx", to - from, hash(now + from, to - from));
+			record("%lx*%lx", to - from, hash(now + from, to - from));
 		for (uint64_t i = from; i < to && to - from <= 64; i++)
-			tell("%02x", now[i]);
+			record("%02x", now[i]);
 	}
 	memcpy(was, now, DATA_SIZE);
 }
@@ -153,11 +153,11 @@ static void tell_memory(void)
 static void end_line(int thread)
 {
 	if (has_waited)
-		tell(" WAITED");
+		record(" WAITED");
 	has_waited = 0;
-	tell_notes(thread);
-	tell_memory();
-	tell("\n");
+	record_notes(thread);
+	record_memory();
+	record("\n");
 	if (is_exact || ++unwritten == LINES_AT_ONCE)
 		flush_log();
 }
@@ -256,7 +256,7 @@ void add_thread(int number)
 	pthread_attr_init(&small);
 	pthread_attr_setstacksize(&small, 1 << 16);
 	if (pthread_create(&thread, &small, worker, (void *)(uint64_t)number))
-		tell("a thread cannot be made\n");
+		record("a thread cannot be made\n");
 	else
 		wait_for(0);
 }
@@ -308,22 +308,22 @@ static void do_call(char *rest, int thread)
 	has_waited &= job.result == -EINTR;
 	for (unsigned i = 0; i < masks_count; i++)
 		put_out(&masks[i], job.result);
-	tell("%u ", line_number);
-	tell_value(job.result, strchr(flags, 'r') ? 'r' : strchr(flags, 'b') ? 'b' : 0);
+	record("%u ", line_number);
+	record_value(job.result, strchr(flags, 'r') ? 'r' : strchr(flags, 'b') ? 'b' : 0);
 	end_line(thread);
 	masks_count = 0;
 }
 
-static void do_look(void)
+static void record_ground(void)
 {
-	tell("%u", line_number);
+	record("%u", line_number);
 	for (uint64_t page = 0; page < GROUND_PAGES; page++) {
 		uint64_t at = GROUND + page * 4096;
 		/* Reads 8 bytes first, and then says EINVAL: so it is known whether they can be read. */
 		if (call(SYS_rt_sigprocmask, 99, at, 0, 8, 0, 0) == -EFAULT)
-			tell(" -");
+			record(" -");
 		else
-			tell(" %x", (unsigned)hash((void *)at, 4096) & 0xffff);
+			record(" %x", (unsigned)hash((void *)at, 4096) & 0xffff);
 	}
 	end_line(0);
 }
@@ -397,16 +397,16 @@ static void run(char *line)
 			do_call(rest, thread);
 			break;
 		case 'F':
-			tell("%u ", line_number);
-			tell_value(give_birth(number(&rest)), 0);
+			record("%u ", line_number);
+			record_value(give_birth(number(&rest)), 0);
 			end_line(0);
 			break;
 		case 'L':
-			do_look();
+			record_ground();
 			break;
 		case 'W': {
 			uint64_t at = number(&rest);
-			tell("%u", line_number);
+			record("%u", line_number);
 			store(at, number(&rest));
 			end_line(0);
 			break;
@@ -450,7 +450,7 @@ int main(int argc, char **argv)
 		while (*++at && !(*at == 'E' && at[-1] == '\n'))
 			;
 	}
-	tell("all told\n");
+	record("all recorded\n");
 	flush_log();
 	return 0;
 }

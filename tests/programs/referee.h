@@ -6,7 +6,7 @@
  *   M ADDRESS SIZE KIND    of the next call's memory: x nothing is said if the call has succeeded (X: whether or not), t a time if it is
  *                          of these years, z only whether it is 0, d and D directory entries, s and S those of sockets in a
  *                          struct stat and a struct statx
- *   C NUMBER A0 .. A5 FLAGS   a call; FLAGS: r its result is not told, only that it is one, b only whether it is 0; w waits for the
+ *   C NUMBER A0 .. A5 FLAGS   a call; FLAGS: r its value is not recorded, only that there is one, b only whether it is 0; w waits for the
  *                          helper's end if it has succeeded; s for what it may bring; n its result, N the two that A0 points to,
  *                          descriptors that shall not wait; - nothing
  *   F KIND                 a child is born, and ends   L   what is in GROUND    W ADDRESS BYTE   stores a byte
@@ -55,7 +55,7 @@ static int is_exact;
 static const char *program;
 static unsigned char before[DATA_SIZE];
 
-void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void record(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void flush_log(void);
 void watch(void);
 void add_thread(int number);
@@ -79,7 +79,7 @@ static inline uint64_t hash(const unsigned char *at, uint64_t size)
 
 static inline void exit_with(const char *why)
 {
-	tell("%s\n", why);
+	record("%s\n", why);
 	flush_log();
 	_exit(96);
 }

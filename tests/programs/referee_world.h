@@ -42,7 +42,7 @@ static uint64_t known(char name)
 	for (unsigned i = names_count; i-- > 0;)
 		if (names[i].name == name)
 			return names[i].value;
-	return 0x3ffffe;            /* nobody */
+	return 0x3ffffe;            /* of no process */
 }
 
 /* Only numbers that are no others: processes have high ones here. */
@@ -60,7 +60,7 @@ static struct note {
 	int thread, signal, code;
 	int64_t first, second;
 } notes[256];
-static unsigned notes_count, notes_told[4];
+static unsigned notes_count, notes_recorded[4];
 static volatile int is_storing;
 static sigjmp_buf stored;
 
@@ -70,7 +70,7 @@ static void note(int signal, siginfo_t *info, void *context)
 	int64_t first = 0, second = 0;
 	if (signal == SIGSEGV || signal == SIGBUS) {
 		if (!is_storing) {
-			tell("at %llx, for %p: ", ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP], info->si_addr);
+			record("at %llx, for %p: ", ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP], info->si_addr);
 			exit_with("a fault of its own");
 		}
 		first = (int64_t)info->si_addr;
@@ -89,20 +89,20 @@ static void note(int signal, siginfo_t *info, void *context)
 		siglongjmp(stored, 1);
 }
 
-static void tell_notes(int thread)
+static void record_notes(int thread)
 {
 	unsigned end = notes_count;
-	for (unsigned i = notes_told[thread & 3]; i < end; i++) {
+	for (unsigned i = notes_recorded[thread & 3]; i < end; i++) {
 		struct note *n = &notes[i % 256];
 		if (n->thread != thread)
 			continue;
-		tell(" !%d,%d,", n->signal, n->code);
+		record(" !%d,%d,", n->signal, n->code);
 		if (name_of(n->first))
-			tell("@%c,%lx", name_of(n->first), n->second);
+			record("@%c,%lx", name_of(n->first), n->second);
 		else
-			tell("%lx,%lx", n->first, n->second);
+			record("%lx,%lx", n->first, n->second);
 	}
-	notes_told[thread & 3] = end;
+	notes_recorded[thread & 3] = end;
 }
 
 static void handle(int signal)
@@ -152,7 +152,7 @@ static void lay_out_memory(void)
 static void place(int fd, int number)
 {
 	if (fd < 0 || dup3(fd, number, 0) < 0)
-		tell("no descriptor %d: %s\n", number, strerrorname_np(errno));
+		record("no descriptor %d: %s\n", number, strerrorname_np(errno));
 	if (fd >= 0 && fd != number)
 		close(fd);
 }
@@ -161,7 +161,7 @@ static int file(const char *name, int flags, const char *text)
 {
 	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
 	if (fd < 0 || write(fd, text, strlen(text)) < 0)
-		tell("no file %s\n", name);
+		record("no file %s\n", name);
 	if ((flags & O_ACCMODE) == O_RDWR)
 		return lseek(fd, 0, SEEK_SET), fd;
 	close(fd);
@@ -179,10 +179,10 @@ static void place_sockets(void)
 	place(pair[0], 27), place(pair[1], 28);
 	place(socket(AF_INET, SOCK_STREAM, 0), 29);
 	if (bind(29, (void *)&here, sizeof here) || listen(29, 4) || getsockname(29, (void *)&here, &length))
-		tell("no listener\n");
+		record("no listener\n");
 	place(socket(AF_INET, SOCK_STREAM, 0), 30);
 	if (connect(30, (void *)&here, sizeof here))
-		tell("no connection\n");
+		record("no connection\n");
 	place(accept(29, NULL, NULL), 31);
 	for (int i = 29; i < 32; i++)
 		fcntl(i, F_SETFL, O_NONBLOCK);
@@ -206,7 +206,7 @@ static void place_descriptors(void)
 	mkfifo("fifo", 0600);
 	place(open(".", O_RDONLY | O_DIRECTORY), 22);
 	if (pipe2(pair, O_NONBLOCK) || write(pair[1], "some bytes in a pipe", 20) < 0)
-		tell("no pipe\n");
+		record("no pipe\n");
 	place(pair[0], 23), place(pair[1], 24);
 	place_sockets();
 	place(eventfd(3, EFD_NONBLOCK), 33);
@@ -282,7 +282,7 @@ static pid_t begin(unsigned number, unsigned flags)
 	if (flags & OBJECTS)
 		make_objects();
 	snprintf(name, sizeof name, "%u", number);
-	tell("episode %u\n", number);
+	record("episode %u\n", number);
 	flush_log();
 	if (mkdir(name, 0755))
 		exit_with("an episode has no directory");
@@ -294,13 +294,13 @@ static pid_t begin(unsigned number, unsigned flags)
 	return child;
 }
 
-/* Bounded: a child that does not end in time is ended, and that is told. */
+/* Bounded: a child that does not end in time is ended, and the record says so. */
 static void finish(unsigned flags, pid_t child)
 {
 	int status = 0, fd = syscall(SYS_pidfd_open, child, 0);
 	struct pollfd ended = {.fd = fd, .events = POLLIN};
 	if (poll(&ended, 1, 60000) != 1) {
-		tell("it hangs\n");
+		record("it hangs\n");
 		kill(child, SIGKILL);
 	}
 	close(fd);
@@ -308,7 +308,7 @@ static void finish(unsigned flags, pid_t child)
 	kill(-child, SIGKILL);
 	if (flags & OBJECTS)
 		remove_objects();
-	tell("ended %x\n", status);
+	record("ended %x\n", status);
 }
 
 /* A process that signals are sent to. However early they come it dies by them: they wait until it handles them no more. */
@@ -376,7 +376,7 @@ static int64_t give_birth(uint64_t kind)
 	int fd = call(SYS_open, (uint64_t)"inner", O_RDONLY, 0, 0, 0, 0), n = 0;
 	char text[3000];
 	if (fd >= 0 && (n = call(SYS_read, fd, (uint64_t)text, sizeof text, 0, 0, 0)) > 0)
-		tell("%.*s ", n, text);
+		record("%.*s ", n, text);
 	if (fd >= 0) {
 		call(SYS_close, fd, 0, 0, 0, 0, 0);
 		call(SYS_unlink, (uint64_t)"inner", 0, 0, 0, 0, 0);

@@ -1,4 +1,4 @@
-/* Makes the system calls that a script names, each with its memory laid out in several ways, and tells what each gave: result, error,
+/* Makes the system calls that a script names, each with its memory laid out in several ways, and reports what each gave: result, error,
  * which bytes of that memory have changed, and what is left in what it was about.
  *
  *   results SCRIPT [MANNER]     SCRIPT: a line for each call, `NAME NUMBER ARGUMENT...` (tests/moves/results.py writes it)
@@ -48,6 +48,7 @@ static enum manner manner;
 static int descriptor = -1, other = -1, queue = -1;
 static uint64_t volatile *ticking;
 static int volatile lost, enough;
+static int written; /* the call writes into the end of its last piece: another thread cannot count there */
 
 /* Memory of the call, laid out as the manner says. */
 static void *piece(size_t size, const unsigned char *bytes, size_t given)
@@ -189,7 +190,7 @@ static uint64_t argument(char *word)
 	return (uint64_t)piece(size * sizeof *headers, (void *)headers, size * sizeof *headers);
 }
 
-/* Counts in the last bytes of memory that it was given, which is lost if anybody writes there. */
+/* Counts in the last bytes of memory that the call was given, and does not write, as was seen before: a count is lost if it does. */
 static void *beside(void *unused)
 {
 	for (uint64_t expected = *ticking; !enough; *ticking = ++expected)
@@ -217,7 +218,7 @@ static unsigned descriptors(void)
 }
 
 /* One call; what has changed is added to what is known. */
-static void make(char *line, unsigned with, char *told)
+static void make(char *line, unsigned with, char *report)
 {
 	char *words[9], *rest = NULL;
 	unsigned n = 0;
@@ -236,7 +237,7 @@ static void make(char *line, unsigned with, char *told)
 	lay_out();
 	pthread_t thread;
 	struct piece *last = count ? &pieces[count - 1] : NULL;
-	int ticks = manner == BESIDE && last && last->size >= last->given + 8;
+	int ticks = manner == BESIDE && !written && last && last->size >= last->given + 8;
 	if (ticks) {
 		ticking = (void *)(last->at + last->size - 8);
 		pthread_create(&thread, NULL, beside, NULL);
@@ -250,10 +251,10 @@ static void make(char *line, unsigned with, char *told)
 		memcpy(last->at + last->size - 8, last->before + last->size - 8, 8);
 	}
 	ioctl(descriptor, FIONREAD, &left);
-	int at = sprintf(told, "%s, descriptors %+d, place %ld, left %d%s,", result < 0 ? strerrorname_np(error) : "ok",
+	int at = sprintf(report, "%s, descriptors %+d, place %ld, left %d%s,", result < 0 ? strerrorname_np(error) : "ok",
 	                 (int)(descriptors() - open_before), (long)lseek(descriptor, 0, SEEK_CUR), left, lost ? ", LOST" : "");
 	if (result >= 0)
-		at += sprintf(told + at, " gave %ld,", result);
+		at += sprintf(report + at, " gave %ld,", result);
 	for (unsigned i = 0; i < count; i++) {
 		struct piece *p = &pieces[i];
 		for (size_t j = 0; j < present(p); j++)
@@ -261,38 +262,49 @@ static void make(char *line, unsigned with, char *told)
 		for (size_t j = 0, from = 0; j <= present(p); j++)
 			if (j == present(p) || !p->changed[j]) {
 				if (from < j && at < 3800)
-					at += sprintf(told + at, " %u:%zu-%zu", i, from, j - 1);
+					at += sprintf(report + at, " %u:%zu-%zu", i, from, j - 1);
 				from = j + 1;
 			}
 	}
-	sprintf(told + at, "\n");
+	sprintf(report + at, "\n");
 	if (queue >= 0)
 		msgctl(queue, IPC_RMID, NULL);
 }
 
-static void in_a_child(const char *line, enum manner how)
+/* Whether the call has changed the last bytes of its last piece. */
+static int writes_at_the_end(void)
 {
-	char told[4200];
+	const struct piece *last = count ? &pieces[count - 1] : NULL;
+	return last && last->size >= 8 && memchr(last->changed + last->size - 8, 1, 8);
+}
+
+static void in_a_child(const char *line, enum manner how, int silent)
+{
+	char report[4200];
 	fflush(stdout);
 	pid_t child = fork();
 	if (!child) {
 		char copy[1024];
 		manner = how;
 		alarm(20);
-		if (!fork())            /* somebody to wait for */
+		if (!fork())            /* a child to wait for */
 			_exit(3);
 		siginfo_t ended;
 		waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT);
-		make(strcpy(copy, line), 0xa5, told);
+		make(strcpy(copy, line), 0xa5, report);
 		if (manner != OVERLAPPING)
-			make(strcpy(copy, line), 0x5a, told);
-		printf("%.*s %s: %s", (int)strcspn(line, " "), line, names[how], told);
+			make(strcpy(copy, line), 0x5a, report);
+		if (!silent)
+			printf("%.*s %s: %s", (int)strcspn(line, " "), line, names[how], report);
 		fflush(stdout);
-		_exit(0);
+		_exit(how == PLAIN && writes_at_the_end());
 	}
 	int status;
 	waitpid(child, &status, 0);
-	if (status)
+	int writes = how == PLAIN && WIFEXITED(status) && WEXITSTATUS(status) == 1;
+	if (how == PLAIN)
+		written = writes;
+	if (status && !writes && !silent)
 		printf("%.*s %s: ended with %d\n", (int)strcspn(line, " "), line, names[how], status);
 }
 
@@ -304,8 +316,8 @@ int main(int argc, char **argv)
 		return 2;
 	while (fgets(line, sizeof line, script))
 		for (enum manner how = 0; how < MANNERS; how++)
-			if (argc < 3 || !strcmp(argv[2], names[how]))
-				in_a_child(line, how);
-	puts("all told");
+			if (argc < 3 || how == PLAIN || !strcmp(argv[2], names[how]))
+				in_a_child(line, how, argc > 2 && strcmp(argv[2], names[how]));
+	puts("all reported");
 	return 0;
 }

@@ -1,5 +1,5 @@
-/* seeks FILE: sets the position of a sparse file in every way there is, and is told what one is told who has just opened it: where there is data, where
- * there are holes, and what is too far. A round writes a line into the file `lines`; it ends when there is a file `enough`. */
+/* seeks FILE: sets the position of a sparse file in every way there is, and must get what a fresh open of the file gives: where there is
+ * data, where there are holes, and what is too far. A round writes a line into the file `lines`; it ends when there is a file `enough`. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -232,7 +232,7 @@ static void directed(void)
 /* Ignored and default dispositions, SA_RESETHAND, SA_NODEFER; what sigaction says is what was set. */
 static void dispositions(void)
 {
-	struct sigaction action = {.sa_handler = SIG_IGN}, told;
+	struct sigaction action = {.sa_handler = SIG_IGN}, found;
 	EXPECT(sigaction(SIGPIPE, &action, NULL) == 0 && kill(getpid(), SIGPIPE) == 0);
 	int broken[2];
 	EXPECT(pipe2(broken, O_CLOEXEC) == 0 && close(broken[0]) == 0);
@@ -240,7 +240,7 @@ static void dispositions(void)
 	catch(SIGHUP, SA_RESETHAND);
 	handled = 0;
 	EXPECT(kill(getpid(), SIGHUP) == 0 && handled == 1);
-	EXPECT(sigaction(SIGHUP, NULL, &told) == 0 && told.sa_handler == SIG_DFL);
+	EXPECT(sigaction(SIGHUP, NULL, &found) == 0 && found.sa_handler == SIG_DFL);
 	EXPECT(kill(getpid(), SIGCHLD) == 0 && kill(getpid(), SIGCONT) == 0 && kill(getpid(), SIGURG) == 0);
 }
 

@@ -1,5 +1,5 @@
-/* stopped WAY: what stops is continued, wherever it is. The parent (this program) tells in the file `lines` how its child stopped, went on and
- * ended, as waitpid(2) has it; the child counts in the file `count`, as `worker` does in two threads, or waits in a call.
+/* stopped WAY: what stops is continued, wherever it is. The parent (this program) writes to the file `lines` how its child stopped, went on
+ * and ended, as waitpid(2) has it; the child counts in the file `count`, as `worker` does in two threads, or waits in a call.
  *   waits: in a read, until `go` is there. counts: computing, in two threads. sleeps: in nanosleep, one second in all.
  *   orders: it stops itself and writes a byte, again and again; each time that it is stopped it has to have written as often as it was
  *   continued. */

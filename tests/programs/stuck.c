@@ -31,7 +31,7 @@ static struct fuse_attr attributes(uint64_t node)
 static void serve(int device)
 {
 	static char request[1 << 20];
-	alarm(30); /* whatever becomes of who has started us */
+	alarm(30); /* whatever becomes of the process that started this one */
 	for (int opens = 0;;) {
 		struct {
 			struct fuse_out_header head;
@@ -50,8 +50,8 @@ static void serve(int device)
 			struct fuse_entry_out found = {.nodeid = 2, .attr_valid = 1000, .entry_valid = 1000, .attr = attributes(2)};
 			memcpy(reply.body, &found, size = sizeof found);
 		} else if (head->opcode == FUSE_GETATTR || head->opcode == FUSE_SETATTR) {
-			struct fuse_attr_out told = {.attr_valid = 1000, .attr = attributes(head->nodeid)};
-			memcpy(reply.body, &told, size = sizeof told);
+			struct fuse_attr_out attributes_out = {.attr_valid = 1000, .attr = attributes(head->nodeid)};
+			memcpy(reply.body, &attributes_out, size = sizeof attributes_out);
 		} else if (head->opcode == FUSE_OPEN) {
 			struct fuse_open_out opened = {.fh = 1, .open_flags = opens++ ? FOPEN_DIRECT_IO : 0};
 			memcpy(reply.body, &opened, size = sizeof opened);

@@ -68,7 +68,7 @@ int main(int argc, char **argv)
 			info = handled;
 		} else if (sigwaitinfo(&set, &info) != SIGUSR1)
 			return 3;
-		dprintf(lines, "signal %d code %d, sender %s\n", info.si_signo, info.si_code, info.si_pid > 1 ? "told" : "lost");
+		dprintf(lines, "signal %d code %d, sender %s\n", info.si_signo, info.si_code, info.si_pid > 1 ? "known" : "lost");
 	}
 	return 0;
 }

@@ -1,5 +1,6 @@
-/* ticks: timers that are faster than anybody can follow. Computes until a file `go` is there; then, for alarms and timers of several speeds,
- * with the signal blocked or not, says whether it went on, was told of all that expired, and had nothing more once the timer stood. */
+/* ticks: timers too fast for any program to follow. Computes until a file `go` is there; then, for alarms and timers of several speeds,
+ * with the signal blocked or not, reports whether it continued, received every expiration, and received none after the
+ * timer had stopped. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -54,12 +55,12 @@ static void try(const char *name, int number, long nanoseconds, int blocked)
 		sigprocmask(SIG_UNBLOCK, &set, NULL);
 	while (!blocked && handled + overruns < 300000000 / nanoseconds)
 		;
-	long told = handled + overruns;
+	long received = handled + overruns;
 	timer_settime(timer, 0, &none, NULL);
 	long before = handled;
 	compute(0.05);
 	printf("%s, every %ld us%s: %s of what expired, %ld after\n", name, nanoseconds / 1000, blocked ? ", blocked" : "",
-	       told >= 100 || !blocked ? "told" : "not told", handled - before);
+	       received >= 100 || !blocked ? "reported" : "not reported", handled - before);
 	timer_delete(timer);
 }
 

@@ -1,6 +1,6 @@
 /* toitself [children|limited]: the first of three threads, which other signals come to all the time, sends signals to its process, when
  * the file `go` is there; or it has children, which end (limited: one, being the only thread, and at its limit of descriptors). How many
- * signals has it handled itself when the call ended, and when waitid has told? */
+ * signals has it handled itself when the call ended, and when waitid has returned? */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -23,14 +23,14 @@ static void handle(int number)
 static int child(pid_t parent)
 {
 	int lines = open("lines", O_WRONLY | O_CREAT | O_APPEND, 0666);
-	struct pollfd told = {word[0], POLLIN, 0};
+	struct pollfd readable = {word[0], POLLIN, 0};
 	char byte;
 	for (int round = 1; access("go", F_OK); round++) {
 		if (round % 2 ? kill(parent, SIGTRAP) : (int)syscall(SYS_tgkill, parent, parent, SIGTRAP))
 			return 4;
 		kill(parent, SIGSTOP);
 		kill(parent, SIGCONT);
-		if (poll(&told, 1, PATIENCE_MS) != 1 || read(word[0], &byte, 1) != 1)
+		if (poll(&readable, 1, PATIENCE_MS) != 1 || read(word[0], &byte, 1) != 1)
 			return dprintf(lines, "lost: %d\n", round), kill(parent, SIGKILL);
 		if (round % 10 == 0)
 			dprintf(lines, "%d\n", round);

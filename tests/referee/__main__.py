@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from collections import Counter
 
@@ -19,13 +21,14 @@ PART = 8_000
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.referee", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="of the whole program (default: a new one); each part of it has the next one")
-    parser.add_argument("--episode", type=int, action="append", default=[], help="this one alone, as it was told")
+    parser.add_argument("--episode", type=int, action="append", default=[], help="this one alone, by its number in the report")
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--minutes", type=float, default=600, help="no part begins later than that")
     parser.add_argument("--way", choices=["native", "away", "moved"], default="away")
     parser.add_argument("--shorten", type=int, default=3, help="how many differences are shortened")
     options = parser.parse_args()
     seed = options.seed or new_seed() % 1_000_000
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # it takes its nodes with it, as a bench does
     cluster = Cluster(3)
     court = Court(cluster)
     began = time.monotonic()
@@ -45,7 +48,7 @@ def main() -> int:
 
 
 def judge(court: Court, episodes: list[Episode], way: str) -> list[Difference]:
-    """What differs and is not explained; all that differs is printed."""
+    """Returns the unexplained differences; prints all differences."""
     found, unsteady = court.judge(episodes, way)
     if unsteady:
         print(f"not judged further, as they differ natively: {Counter(map(step_name, unsteady)).most_common()}")

@@ -21,7 +21,7 @@ NUMBERS = itertools.count(1)
 FIRST_PID = 1_000_000
 """Ids of processes are higher than any other number of a program, so that they are known for what they are."""
 AGAIN = 4
-"""How often what differs is run natively once more: what is found there, too, or differs there before, is no difference."""
+"""Number of native reruns of a difference: a difference that occurs there, too, or after an earlier one, does not count."""
 HANGS = "it hangs"
 LONGEST, SLOWEST = 180, 3
 """Seconds after which a run counts as hanging, and how much an episode adds."""
@@ -29,14 +29,14 @@ LONGEST, SLOWEST = 180, 3
 
 @dataclass
 class Record:
-    """What an episode found: a line for each step; how it ended."""
+    """The results of an episode: a line for each step; and how it ended."""
 
     lines: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Difference:
-    """Where an episode differs from every native run of it. at: which line of the records."""
+    """A difference between an episode and every native run of it. at: the line of the records."""
 
     episode: Episode
     way: str
@@ -52,12 +52,12 @@ class Difference:
         return f"seed {self.episode.seed}, {self.way}, {what}\n    natively {self.native}\n    {self.way:8} {self.found}"
 
     def step(self) -> Step | None:
-        """What it was that gave another result."""
+        """The step that gave another result."""
         return step_of(self.episode, self.native) or step_of(self.episode, self.found)
 
 
 def step_of(episode: Episode, line: str) -> Step | None:
-    """The step of which a line of a record tells: it begins with the number of its last line in the script."""
+    """Returns the step that a line of a record reports: the line begins with the number of the step's last line in the script."""
     number = line.split(" ", 1)[0]
     if not number.isdigit():
         return None
@@ -95,12 +95,12 @@ class Court:
         (self.directory / "referee").chmod(0o755)
         self.is_safe()
         burn = "for i in 1 2 3 4 5 6 7 8; do ipcmk -Q; ipcmk -M 64; ipcmk -S 1; done > /dev/null && ipcrm --all"
-        assert cluster.home.run("sh", "-c", burn).returncode == 0, "low ids of objects are to be nobody's"
+        assert cluster.home.run("sh", "-c", burn).returncode == 0, "low ids of objects are to be unused"
         done = cluster.home.run("sh", "-c", f"echo {FIRST_PID} > /proc/sys/kernel/ns_last_pid")
         assert done.returncode == 0, done.stderr
 
     def is_safe(self) -> None:
-        """What is made at random is made without rights. Errors: AssertionError."""
+        """Checks that random calls are made without rights. Errors: AssertionError."""
         done = self.cluster.home.run(f"/tmp/{self.directory.name}/referee", "script", "record", "work", user="")
         assert done.returncode == 77, "it must refuse to run as root"
 
@@ -148,13 +148,13 @@ class Court:
                 process.wait(10)
         self.cluster.home.run("ipcrm", "--all")
         text = record.read_text(errors="replace")
-        assert text.endswith("all told\n"), f"the runner has ended with {process.returncode}; last: {text[-300:]}"
-        records = parted(text.removesuffix("all told\n"))
+        assert text.endswith("all recorded\n"), f"the runner has ended with {process.returncode}; last: {text[-300:]}"
+        records = parted(text.removesuffix("all recorded\n"))
         assert len(records) == len(episodes)
         return records
 
     def judge(self, episodes: Sequence[Episode], way: str) -> tuple[list[Difference], list[Difference]]:
-        """Where runs that way differ from all native ones; and where native ones differ, too, so that nothing that follows is judged."""
+        """Finds differences between runs that way and all native ones; and between native ones, after which nothing is judged."""
         native = self.run(episodes, "native")
         unsteady = [
             Difference(episode, "natively", len(record.lines) - 1, HANGS, "")
@@ -193,7 +193,7 @@ class Court:
         return best
 
     def both(self, difference: Difference) -> tuple[Record, Record]:
-        """What it finds natively and away, each line written at once."""
+        """Returns the episode's records natively and away, with each line written at once."""
         return tuple(self.run([difference.episode], way, exact=True)[0] for way in ("native", difference.way))  # type: ignore[return-value]
 
     def _first_that_shows(self, candidates: list[Episode], difference: Difference) -> Difference | None:
@@ -235,12 +235,12 @@ def difference(episode: Episode, way: str, at: int, native: list[str], there: li
 
 
 def is_unsteady(one: Difference, again: list[str]) -> bool:
-    """Whether a native run finds something else up to there as well."""
+    """Returns whether a native run gives another result up to there as well."""
     return again[: one.at] != one.before or line_at(again, one.at) != one.native
 
 
 def calls_of(lines: list[str]) -> int:
-    """How many calls a record tells of: a line for each, which begins with a number."""
+    """Returns how many calls a record reports: a line for each, which begins with a number."""
     return sum(line[:1].isdigit() for line in lines)
 
 

@@ -11,20 +11,20 @@ from tests.referee.compare import Court
 from tests.referee.shown import Showing
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
     cluster = Cluster(3)
     yield cluster
     cluster.down()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def court(cluster: Cluster) -> Iterator[Court]:
     court = Court(cluster)
     yield court
     court.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def showing(cluster: Cluster) -> Showing:
     return Showing(cluster)

@@ -1,4 +1,4 @@
-"""What is in memory that a random call reads: begins of structures that mean something."""
+"""Contents of memory that a random call reads: beginnings of structures that mean something."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ EXPLANATIONS = (
         r"bears child .*",
         r"\d+ at [0-9a-f]+, for \S+: a fault of its own",
         r"\d+ at [0-9a-f]+, for \S+: a fault of its own",
-        "the program cannot go on with the memory that its calls have left: the child tells of that or its parent, who is first",
+        "the program cannot go on with the memory that its calls have left: the child or its parent reports that, whichever is first",
         is_ours=False,
     ),
     Explanation(
@@ -75,6 +75,13 @@ EXPLANATIONS = (
         is_ours=False,
     ),
     Explanation(
+        r"(select|pselect6|ppoll)\(.*",
+        r"\d+ \d+( \+\S+)* \+[0-9a-f]+0:01 \+[0-9a-f]+8:0000",
+        r"\d+ \d+( \+\S+)* \+[0-9a-f]+8:0000",
+        "what is left of a limit of some microseconds: away the call takes as long, and nothing is left",
+        is_ours=False,
+    ),
+    Explanation(
         r"(select|pselect6)\(.*",
         r"\d+ 0 .*",
         r"\d+ EINTR WAITED \+[0-9a-f]+0:0[0-9a-f] .*",
@@ -90,17 +97,25 @@ EXPLANATIONS = (
         is_ours=True,
     ),
     Explanation(
+        r"clock_nanosleep\(2, 1, .*",
+        r"\d+ EINTR WAITED.*",
+        r"\d+ 0",
+        "a sleep until the process has used so much processor time in all: a move uses some of it, and that may be enough",
+        is_ours=False,
+    ),
+    Explanation(
+        r"pselect6\(.*, ([0-9a-f]+), \1\).*",
+        r"\d+ EINTR WAITED.*",
+        r"\d+ EINVAL.*",
+        "its time and its mask at one address: what is left of the time is written there, and read as a mask when the kernel makes the call"
+        " again after a stop, as a move is one",
+        is_ours=True,
+    ),
+    Explanation(
         r"getgroups\(.*",
         r"\d+ EFAULT",
         r"\d+ EFAULT \+.*",
         "a number that does not end before the memory does the kernel writes not at all (put_user), home's reply up to there",
-        is_ours=True,
-    ),
-    Explanation(
-        r"timer_create\(.*",
-        r"\d+ EINVAL",
-        r"\d+ EFAULT",
-        "memory that may be written and not read: the processor reads it all the same, and process_vm_readv(2) does not (mm/gup.c)",
         is_ours=True,
     ),
     Explanation(
@@ -130,7 +145,7 @@ EXPLANATIONS = (
     ),
     Explanation(
         r"get_robust_list\(@h, .*",
-        r"\d+ 0( .*)?",
+        r"\d+ (0( .*)?|EFAULT)",
         r"\d+ ESRCH",
         "the list of another process, which debuggers alone ask for: lists are kept where each process is, and there the others are not",
         is_ours=True,

@@ -1,4 +1,4 @@
-"""What of a call's memory and results is not compared, each with its reason."""
+"""Parts of a call's memory and results that are not compared, each with its reason."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ RESULT_MASKS = {
     "time": "a time", "times": "a time", "brk": "an address", "msgget": "ids that the kernel chooses", "semget": "the same",
     "shmget": "the same", "kcmp": "an order of addresses", "shmat": "an address", "alarm": "what is left",
 }  # fmt: skip
-"""Why, of results that are told as being one."""
+"""Why the value of a result is not recorded, only that there is one."""
 IOCTL_MASKS = {0x80045430: 4, 0x80045432: 4, 0x80087601: 8, 0x5460: 8}
 """Numbers of terminals, a file's generation."""

@@ -36,7 +36,7 @@ class Episode:
     steps: list[Step] = field(default_factory=list)
 
     def script(self) -> str:
-        """For tests/programs/referee.c."""
+        """Returns the lines for tests/programs/referee.c."""
         return "".join(
             f"{line}\n" for line in [f"E {self.threads:x} {self.flags:x}", *(line for step in self.steps for line in step.lines)]
         )
@@ -68,7 +68,7 @@ class Generator:
         while len(steps) < self.length:
             which = chance.random()
             if which < 0.02:
-                steps.append(Step(["L"], "looks at memory"))
+                steps.append(Step(["L"], "checks memory"))
             elif which < 0.04:
                 at, byte = GROUND + chance.randrange(GROUND_PAGES * 4096), chance.randrange(256)
                 steps.append(Step([f"W {at:x} {byte:x}"], f"stores at {at:#x}"))
@@ -77,7 +77,7 @@ class Generator:
                 steps.append(Step([f"F {kind:x}"], f"bears child {kind}"))
             else:
                 steps.append(self.call())
-        steps.append(Step(["L"], "looks at memory"))
+        steps.append(Step(["L"], "checks memory"))
         how = 0 if self.episode.threads else chance.choice((0, 0, 0, 1, 2))
         end = chance.choice((1, 2, 6, 9, 14, 15, 10)) if how == 2 else chance.choice((0, 1, 77, 255))
         steps.append(Step([f"X {how} {end:x}"], f"ends by way {how}: {end}"))
@@ -89,7 +89,7 @@ class Generator:
         chance = self.chance
         row, _, _, arguments, conditions = chance.choices(self.entries, self.weights)[0]
         if row.name in rows.HOME_ONLY and chance.random() < 0.5:
-            return Step(["L"], "looks at memory")
+            return Step(["L"], "checks memory")
         self.before = []
         self.at = DATA + chance.randrange(6) * 256
         numbers: dict[int, int] = {}
@@ -128,7 +128,7 @@ class Generator:
         return Step(lines, f"{row.name}({', '.join(words)})" + (f" in thread {self.thread}" if self.episode.threads else ""))
 
     def of_helper(self) -> tuple[str, ...]:
-        """By what it is reached: its id, and its group."""
+        """Returns the arguments that reach the helper: its id, and its group."""
         return ("@h", "0") if self.episode.flags & HELPER else ("@h",)
 
     def spare(self, name: str, words: list[str]) -> None:
@@ -343,7 +343,7 @@ _OFTEN = {"read", "write", "readv", "writev", "mmap", "mprotect", "munmap", "mre
           "recvmsg", "sendmsg", "pipe2", "socketpair", "close", "dup2", "fstat", "lseek", "wait4"}  # fmt: skip
 _OF_THE_MACHINE = {"msgctl": (3, 11, 12, 13), "semctl": (3, 18, 19, 20), "shmctl": (3, 13, 14, 15)}
 _NOT_THESE = {("fcntl", 38), ("arch_prctl", 0x1002), *((name, command) for name, some in _OF_THE_MACHINE.items() for command in some)}
-"""F_OFD_SETLKW may wait for the process itself; by ARCH_SET_FS a thread loses what the C library keeps of it; the others tell of objects
+"""F_OFD_SETLKW may wait for the process itself; by ARCH_SET_FS a thread loses what the C library keeps of it; the others list objects
 that other programs make."""
 _ENTRIES = [entry for entry in rows.entries() if not (entry[4] and (entry[0].name, entry[4][0][2]) in _NOT_THESE)]
 
@@ -353,5 +353,5 @@ def episode(seed: int, length: int = LENGTH) -> Episode:
 
 
 def program(seed: int, calls: int) -> list[Episode]:
-    """As many episodes as it takes to make that many calls. The seed of each is one of its own."""
+    """Makes as many episodes as it takes to make that many calls. Each has a seed of its own."""
     return [episode(seed * 1_000_003 + number) for number in range(max(1, calls // LENGTH))]

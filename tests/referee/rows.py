@@ -1,4 +1,4 @@
-"""Which calls random programs make: every row of calls.table but those of LEFT_OUT; what arguments the table does not tell of."""
+"""Which calls random programs make: every row of calls.table but those of LEFT_OUT; and arguments that the table does not describe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEFT_OUT = {
         "fsconfig", "fsmount", "fspick", "open_tree", "open_tree_attr", "move_mount", "mount_setattr", "adjtimex", "clock_adjtime",
         "sync", "vhangup", "pivot_root", "chroot", "iopl", "ioperm", "modify_ldt", "migrate_pages", "lsm_set_self_attr",
     ),
-    "tells of the whole machine, which other programs change": ("statmount", "listmount", "sysfs", "ustat"),
+    "reports on the whole machine, which other programs change": ("statmount", "listmount", "sysfs", "ustat"),
     "keys are shared with all other processes of the user": ("add_key", "request_key", "keyctl"),
     "ends, or begins, a process or thread: words of a script do that in an orderly way": (
         "exit", "exit_group", "fork", "vfork", "clone", "clone3", "ptrace", "rt_sigreturn",
@@ -59,12 +59,12 @@ _SPECIFIED = {
     "prlimit64": "pid resource in(16) out(16)",
     "setitimer": "which in(32) out(32)",
 }  # fmt: skip
-"""What the arguments are of calls that are made where the process is, and of those that the table sends home without looking."""
+"""Arguments of calls that are made where the process is, and of calls that the table sends home without examining them."""
 
 HOME_ONLY = frozenset(
     {"setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "mseal", "io_setup", "shmat", "process_vm_writev"}
 )
-"""Of those that go home: what changes the process so that it stays there, so no more than one of an episode."""
+"""Calls that go home and change the process so that it stays there: an episode has at most one of them."""
 
 
 def left_out() -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Any program's calls as it sees them: natively by a tracer, away by `mosrun --trace`, both in the words of remote/trace.py.
+"""Any program's calls as it sees them: natively by a tracer, away by `mosrun --trace`, both in the words of remote/tracee/trace.py.
 
 As a program, run at home: `python -m tests.referee.shown FILE -- COMMAND...` writes the lines of a native run into FILE."""
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from ptrace.binding.func import ptrace
 
 from kernel_helpers.process import tracing
-from remote.trace import Trace
+from remote.tracee.trace import Trace
 from tests.moves.cluster import Cluster
 from tests.moves.outcome import PATH
 from tests.moves.workloads import USER
@@ -31,6 +31,7 @@ NOT_THE_SAME = re.compile(
     r"|<takes it home from \w+>"
     r"|\b1[0-9]{9}(\.\d+)?\b"  # times of now
     r"|-?\b\d{7,}\b"  # ids of processes, which are high here
+    r"|(?<=pipe2\(<)\([^)]*\)"  # what is in that memory before the call
     r"|(?<=/tmp/)(?:cc|tmp\.|tmp)\w{6,8}"  # names of temporary files
 )
 LEFT_OUT = re.compile(
@@ -42,10 +43,10 @@ LEFT_OUT = re.compile(
 BEGIN, NOTHING = "begins-now", "nothing more"
 FIRST_PID = 1_000_000
 Place = tuple[int, ...]
-"""Whose process it is: (2, 1) is the first child of the second child of the first process."""
+"""The place of a process in its family: (2, 1) is the first child of the second child of the first process."""
 Calls = dict[Place, list[str]]
 GOES_HOME = "= ? *"
-"""The end of a line of a process that goes home for a call, where nobody looks on any more."""
+"""The end of a line of a process that goes home for a call, where it is no longer traced."""
 
 
 def record(path: str, command: list[str]) -> int:
@@ -83,7 +84,7 @@ def _follow(first: int, trace: Trace) -> int:
             continue
         number, event = os.WSTOPSIG(wait), wait >> 16
         if number == _CALL_STOP:
-            trace.look(tid)
+            trace.note_stop(tid)
         if number == _CALL_STOP or event or (number == signal.SIGSTOP and tid not in known):
             number = 0
         known.add(tid)
@@ -124,7 +125,7 @@ class Showing:
         return processes(lines), f"{done.stdout}{done.stderr}status {done.returncode}"
 
     def differences(self, command: str, node: str = "n2") -> list[str]:
-        """What is not the same natively and away. What two native runs do not have in common is not compared."""
+        """Returns the differences between native and away. Differences between two native runs are not compared."""
         (native, said), (again, _), (away, other) = (self.run(command, way) for way in ("native", "native", node))
         found = [] if said == other else [f"natively it says {said!r}\n    away {other!r}"]
         assert native, "nothing is known of the native run"
@@ -132,7 +133,7 @@ class Showing:
         for place in sorted({*native, *away}):
             here, there = native.get(place, []), away.get(place, [])
             if any(place[: len(one)] == one for one in gone):
-                continue  # a child of who is at home
+                continue  # a child of a process at home
             steady, at = common(here, again.get(place, [])), common(here, there)
             one, other = (lines[at] if at < len(lines) else NOTHING for lines in (here, there))
             if other.endswith(GOES_HOME):
@@ -143,7 +144,7 @@ class Showing:
 
 
 def common(one: list[str], other: list[str]) -> int:
-    """How many lines both begin with."""
+    """Returns how many lines both have in common at the beginning."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
@@ -152,15 +153,15 @@ def processes(lines: Iterable[str]) -> Calls:
     found: dict[str, list[str]] = {}
     place: dict[str, Place] = {}
     births: dict[str, int] = {}
-    looking: set[str] = set()
+    reading_maps: set[str] = set()
     begun = False
     for line in lines:
         pid, _, text = line.partition(" ")
         if "'/proc/self/maps'" in text:
-            looking.add(pid)
+            reading_maps.add(pid)
         elif text.startswith("close("):
-            looking.discard(pid)
-        elif pid in looking and text.startswith("read("):
+            reading_maps.discard(pid)
+        elif pid in reading_maps and text.startswith("read("):
             continue  # as many as it has mappings
         begun = begun or (text.startswith("execve(") and f"'{BEGIN}', NULL)" in text)
         if not begun or LEFT_OUT.match(text):

@@ -14,7 +14,7 @@ from tests.referee.found import found as found_before
 from tests.referee.program import HANDLERS, HELPER, LENGTH, Episode, Step, episode, program
 
 SEED = 25
-"""Of the short run, which is the same each time."""
+"""Seed of the short run, which is the same each time."""
 SHORT, LONG = 12 * LENGTH, 100_000
 
 
@@ -39,14 +39,14 @@ def test_random_programs_away(court: Court) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("way", ["native", "away"])
-def test_a_helper_dies_by_what_is_sent_to_it_at_once(court: Court, way: str) -> None:
+def test_a_helper_dies_at_once_of_a_fatal_signal(court: Court, way: str) -> None:
     steps = [Step(["C 3e @h f 0 0 0 0 w"], "kill(@h, f)"), Step(["X 0 0"], "ends")]
     records = court.run([Episode(number, flags=HELPER | HANDLERS, steps=steps) for number in range(20)], way)
     assert [record.lines for record in records] == [["1 0 !17,2,@h,f", "ended 0"]] * 20
 
 
-def test_what_continues_a_process_comes_to_its_first_thread(court: Court) -> None:
-    """The kernel wakes all threads of a process that is traced for SIGCONT: who comes first would take it."""
+def test_sigcont_is_delivered_to_the_first_thread(court: Court) -> None:
+    """The kernel wakes all threads of a process that is traced for SIGCONT: the first one to run would take it."""
     sends = Step(["T 1", "C 3e @s 12 0 0 0 0 -"], "kill(@s, 12) in thread 1")
     steps = [*(sends, Step(["T 0", "C 27 0 0 0 0 0 0 -"], "getpid() in thread 0")) * 20, Step(["X 0 0"], "ends")]
     native, away = (court.run([Episode(1, 2, HANDLERS, steps)], way)[0].lines for way in ("native", "away"))
@@ -55,7 +55,7 @@ def test_what_continues_a_process_comes_to_its_first_thread(court: Court) -> Non
 
 
 @pytest.mark.timeout(240)
-def test_what_was_found_is_mended(court: Court) -> None:
+def test_differences_found_before_are_fixed(court: Court) -> None:
     found, unsteady = court.judge(found_before(), "away")
     assert not found + unsteady, "\n".join(map(str, found + unsteady))
 
@@ -79,8 +79,8 @@ def test_every_row_is_made_or_left_out_with_a_reason() -> None:
     assert rows.left_out() <= names
     made = {entry[0].name for entry in rows.entries()}
     assert made | rows.left_out() == names
-    told = {name for name in made if any(entry[0].name == name and entry[3] for entry in rows.entries())}
-    without = {row.name for row in table_rows() if row.class_ in (Class.LOCAL, Class.GO_HOME)} & made - told
+    described = {name for name in made if any(entry[0].name == name and entry[3] for entry in rows.entries())}
+    without = {row.name for row in table_rows() if row.class_ in (Class.LOCAL, Class.GO_HOME)} & made - described
     assert without <= {*_WITHOUT_ARGUMENTS}, without
 
 

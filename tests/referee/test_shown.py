@@ -27,7 +27,7 @@ def test_more_given_programs(showing: Showing, name: str) -> None:
     assert not found, "\n".join(found)
 
 
-def test_processes_are_told_apart_by_their_births() -> None:
+def test_processes_are_identified_by_their_births() -> None:
     lines = ["9 close(3) = 0", "9 execve('sh', <('sh', 'begins-now', NULL)>) = ?", "9 fork() = 1000002 <0.1 on n2>", "1000003 close(1) = 0",
              "9 fork() = 1000003 <0.1 on n2>", "1000002 read(0) = ? (interrupted)", "1000002 close(2) = 0", "9 close(9) = 0"]  # fmt: skip
     found = {place: calls[-1] for place, calls in processes(lines).items()}

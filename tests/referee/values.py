@@ -1,4 +1,4 @@
-"""What random arguments are made of: numbers by the word that names them in calls.table, special ones by call; descriptors; names."""
+"""Random arguments: numbers by the word that names them in calls.table, special ones by call; descriptors; names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KIND_OF = {
 
 _ODD = (0, 1, 2, 3, 4, 7, 8, 16, 64, 100, 4095, 4096, 65536, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, MANY - 1, 1 << 40)
 SIGNALS = (0, 1, 2, 3, 10, 12, 13, 14, 15, 16, 17, 18, 23, 28, 29, 34, 40, 63, 65, 1000, MANY - 1)
-"""Not 7 and 11, by which stores of the program's own are told; none that stops, after which somebody would have to continue it."""
+"""Without 7 and 11, which report the program's own stores; without signals that stop it, as nothing would continue it."""
 WORDS: dict[str, Sequence[int]] = {
     "flags": (0, 0, 0, 1, 2, 4, 8, 0x10, 0x40, 0x100, 0x200, 0x400, 0x800, 0x1000, 0x80000, 0x80800, 0xFFFFFFFF),
     "mode": (0o644, 0o600, 0, 0o777, 0o4755, 7, 0xFFFFFFFF), "offset": (0, 0, 1, 10, 50, 4096, 100000, MANY - 1), "low": (0, 1, 20, 1000),
@@ -106,7 +106,7 @@ NUMBERS: dict[tuple[str, int], Sequence[int]] = {
     ("mq_open", 1): (0, 1, 2, 0x80), ("mq_timedsend", 2): (0, 8, 64, 65), ("mq_timedreceive", 2): (64, 128, 8),
     ("syncfs", 0): (99, 99, 99, 20), ("rseq", 1): (32, 0, 8),
 }  # fmt: skip
-"""Of one call's argument."""
+"""Special values of one call's argument."""
 ALWAYS: dict[tuple[str, int], int] = {
     ("open", 1): NONBLOCK, ("openat", 2): NONBLOCK, ("pipe2", 1): NONBLOCK, ("socket", 1): NONBLOCK, ("socketpair", 1): NONBLOCK,
     ("accept4", 3): NONBLOCK,
@@ -135,7 +135,7 @@ STRING_KINDS = {
 STRINGS["creat"] = ("data", "new", "sub/new", "sub", "nosuch/x", "link", "")
 
 PIDS = frozenset({"pid", "tid", "who", "pgid"})
-"""Words for processes: its own, its helper's, or nobody's."""
+"""Words for processes: its own, its helper's, or no process's."""
 
 NOT_WAITING = {
     "inotify_init": "n",

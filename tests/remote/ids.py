@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from remote import identity
+from remote.sandbox import identity
 
 
 def own_ids() -> identity.Identities:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernel_helpers.common.acting import NOBODY
-from remote.ownfiles import open_own
+from remote.requests.own_files import open_own
 
 ANNA, BERT = (pwd.getpwnam(f"farhome-{letter}") for letter in "ab")
 
@@ -57,7 +57,7 @@ def test_another_file_of_that_name_is_not(shown: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_where_nothing_is_shown_nothing_is_opened() -> None:
+def test_no_file_is_opened_if_nothing_is_exported() -> None:
     with pytest.raises(FileNotFoundError):
         open_own(None, b"etc/passwd", os.stat("/etc/passwd").st_ino, 0, True)
 
@@ -69,8 +69,8 @@ def test_where_nothing_is_shown_nothing_is_opened() -> None:
         (0, BERT.pw_gid, 0o640, {"bert", "root"}), (NOBODY, 0, 0o600, {"nobody", "root"}),
     ],
 )  # fmt: skip
-def test_it_is_opened_with_the_rights_of_the_guests_user(shown: Path, owner: int, group: int, mode: int, may: set[str]) -> None:
-    """Root of the home is nobody here, unless this node's owner says otherwise; and whoever opens it is themselves again then."""
+def test_a_file_is_opened_with_the_rights_of_the_guests_user(shown: Path, owner: int, group: int, mode: int, may: set[str]) -> None:
+    """Root of the home is uid nobody here, unless this node's owner says otherwise; afterwards the opening process has its own identity."""
     for parent in (shown, *shown.parents):
         if parent.stat().st_uid == 0 and not parent.stat().st_mode & 1:
             parent.chmod(parent.stat().st_mode | 0o011)

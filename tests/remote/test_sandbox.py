@@ -1,4 +1,4 @@
-"""What a sandbox shows, what it hides, and that it ends with everything in it."""
+"""A sandbox shows some files, hides the others, and ends with everything in it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kernel_helpers.errors import FarhomeError
-from remote.sandbox import Sandbox, checked_target
+from kernel_helpers.common.errors import FarhomeError
+from remote.sandbox.sandbox import Sandbox, checked_target
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -52,7 +52,7 @@ def wait_gone(pid: int) -> None:
         os.sched_yield()
 
 
-def test_only_the_files_are_there_and_sealed_it_is_read_only(tool: str, tmp_path: Path) -> None:
+def test_only_the_files_are_there_and_confined_it_is_read_only(tool: str, tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()
     sandbox = Sandbox.create("t", [("/opt/home/tool", tool)], nodename="homely", images=images)
@@ -61,10 +61,10 @@ def test_only_the_files_are_there_and_sealed_it_is_read_only(tool: str, tmp_path
         assert "host homely pid 5001 uid 0" in inside.stdout and inside.returncode == 0
         sandbox.add_files([("/lib/later", tool)])
         assert run(sandbox, "/lib/later", "/.farhome/criu").stdout.count("\n") > 1
-        sandbox.seal()
-        sealed = run(sandbox, "/opt/home/tool", "/")
-        assert sealed.returncode == 7  # nothing can be made any more
-        entries = sealed.stdout.splitlines()[:-1]
+        sandbox.confine()
+        confined = run(sandbox, "/opt/home/tool", "/")
+        assert confined.returncode == 7  # nothing can be made any more
+        entries = confined.stdout.splitlines()[:-1]
         assert set(entries) <= {".farhome", "dev", "lib", "made", "opt", "proc", "run", "tmp"}
         assert run(sandbox, "/opt/home/tool", "/.farhome/criu").stdout.startswith("host")
         assert run(sandbox, "/bin/sh").returncode == 125
@@ -78,10 +78,10 @@ def test_only_the_files_are_there_and_sealed_it_is_read_only(tool: str, tmp_path
     assert images.exists() and Path(tool).exists()
 
 
-def test_a_sealed_sandbox_shows_one_more_file(tool: str, tmp_path: Path) -> None:
+def test_a_confined_sandbox_shows_one_more_file(tool: str, tmp_path: Path) -> None:
     sandbox = Sandbox.create("t", [("/tool", tool)])
     try:
-        sandbox.seal()
+        sandbox.confine()
         assert sandbox.open_file("/lib/deep/later") is None
         sandbox.show_file("/lib/deep/later", tool)
         opened = sandbox.open_file("/lib/deep/later")
@@ -97,7 +97,8 @@ def test_a_sealed_sandbox_shows_one_more_file(tool: str, tmp_path: Path) -> None
         with pytest.raises(FarhomeError, match="cannot be shown"):
             sandbox.show_file("/proc/1/exe", tool)
         assert run(sandbox, "/tool", "/").returncode == 7, "nothing can be made now, either"
-        sandbox.set_next_pid(7000)
+        sandbox.ask_for_next_pid(7000)
+        sandbox.await_next_pid(7000)
         assert "pid" in run(sandbox, "/tool", "/").stdout
     finally:
         sandbox.destroy()
@@ -125,7 +126,7 @@ def test_destroy_ends_everything_inside(tool: str) -> None:
 def test_death_of_its_creator_ends_it() -> None:
     source = """
 import os, signal
-from remote.sandbox import Sandbox
+from remote.sandbox.sandbox import Sandbox
 print(Sandbox.create("t", []).first, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -150,7 +151,7 @@ def test_cgroup_is_joined(tool: str) -> None:
     group.mkdir()
     try:
         sandbox = Sandbox.create("t", [("/tool", tool)], cgroup=name)
-        assert (group / "cgroup.procs").read_text().split() == [str(sandbox.first)]  # who waits for it is none of the guests
+        assert (group / "cgroup.procs").read_text().split() == [str(sandbox.first)]  # the process that waits for it is none of the guests
         process = subprocess.Popen(sandbox.enter_argv(["/tool"]))
         end = time.monotonic() + 10
         while len((group / "cgroup.procs").read_text().split()) < 3:
@@ -168,7 +169,7 @@ def test_cgroup_is_joined(tool: str) -> None:
                 os.sched_yield()
 
 
-def test_missing_file_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_missing_file_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FarhomeError, match="nowhere"):
         Sandbox.create("t", [("/x", tmp_path / "nowhere")])
 

@@ -55,14 +55,14 @@ def build(kinds: str) -> Path:
 
 
 def options(target: Path) -> dict[str, str]:
-    """What sanitizers are told by the environment: where their reports go, among others."""
+    """Returns the environment variables for the sanitizers: where their reports go, among others."""
     return {name: f"{value}:log_path='{target}/reports/{name[:4].lower()}'" for name, value in OPTIONS.items()}
 
 
 _REPORTED = """
 #include <fcntl.h>
 #include <unistd.h>
-/* UndefinedBehaviorSanitizer beside AddressSanitizer writes to standard error whatever it is told. */
+/* UndefinedBehaviorSanitizer beside AddressSanitizer writes to standard error regardless of its options. */
 void __ubsan_on_report(void);
 void __ubsan_on_report(void) {{ close(open("{reports}/ubsan", O_CREAT | O_WRONLY, 0644)); }}
 """
@@ -72,7 +72,7 @@ _LOCKED = """
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sanitizer/tsan_interface.h>
-/* Most ThreadSanitizers do not know this call, and would take what it locks for not locked: those are told. */
+/* Most ThreadSanitizers do not know this call, and would take its locks for unlocked: this reports them. */
 int __interceptor_pthread_mutex_clocklock(pthread_mutex_t *, clockid_t, const struct timespec *) __attribute__((weak));
 int pthread_mutex_clocklock(pthread_mutex_t *lock, clockid_t clock, const struct timespec *end)
 {{

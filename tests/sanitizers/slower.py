@@ -1,4 +1,4 @@
-"""How long tests wait for what is built with sanitizers, which runs several times slower."""
+"""The factor by which tests wait longer for programs built with sanitizers, which run several times slower."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ MISTAKES = {"asan,ubsan": (BEYOND_ITS_END, "heap-buffer-overflow"), "tsan": (AT_
 
 ROOMS = ("engine", "link", "mfs")
 TIMEOUT = f"timeout={120 * SLOWER}"
-"""Of each test that has none of its own."""
+"""Timeout of each test that sets none itself."""
 
 
 @pytest.fixture(scope="module", params=sorted(MISTAKES))

@@ -26,12 +26,12 @@ MODULES = (
 LEFT_OUT = {"socket": ["*VSOCK*"]}
 """Patterns of tests that do not end natively on every machine."""
 MOVES = 5
-"""How many are to be made of one module: what ends sooner is run again, REPEATS times at most."""
+"""Number of moves wanted for one module: a shorter module is run again, REPEATS times at most."""
 REPEATS = 30
 SHORT = ((0.5, 40), (2.0, 5))
 """A module that takes less than so many seconds natively is tested so often in one run: what has ended cannot be moved."""
 SECONDS = 400
-"""For one module to run natively; five times that under moves."""
+"""Seconds for one module to run natively; five times that under moves."""
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS * 7)]
 
@@ -47,9 +47,9 @@ class Ran:
 
 
 def run(cluster: Cluster, module: str, launcher: str, seconds: float, times: int = 1) -> Ran:
-    """One module, `times` in a row, in a fresh directory of the home node. Errors: TimeoutError."""
+    """Runs one module, `times` in a row, in a fresh directory of the home node. Errors: TimeoutError."""
     directory = cluster.home.root / "tmp" / f"suite-{module}"
-    subprocess.run(["rm", "-rf", directory], check=True)
+    subprocess.run(["rm", "-rf", directory], check=True, timeout=300)
     directory.mkdir()
     ignored = " ".join(f"-i '{pattern}'" for pattern in LEFT_OUT.get(module, []))
     tests = f"--junit-xml result.xml --timeout {seconds} {ignored}" + f" test_{module}" * times

@@ -23,7 +23,7 @@ PROGRAMS = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=T
 SECONDS = 20
 STAYS = re.compile("shares anonymous memory|mapped shared and writable|System V shared memory")
 WRONG = re.compile("PANIC|FATAL:  (?!the database system is starting up)|terminated by signal")
-"""What the server must not say; whoever asks it before it is ready is told the one thing that is excepted."""
+"""Messages that the server must not print; clients that connect too early get the one excepted message."""
 BALANCES = "select sum(abalance) from pgbench_accounts; select sum(tbalance) from pgbench_tellers;" \
     "select sum(bbalance) from pgbench_branches; select sum(delta) from pgbench_history; select count(*) from pgbench_history"  # fmt: skip
 
@@ -59,7 +59,7 @@ class Server:
         return ["env", "-i", *(f"{name}={value}" for name, value in self.variables.items()), "bash", "-c", f"cd $HOME && {script}"]
 
     def run(self, script: str, seconds: float) -> str:
-        """What it says. It has to end with 0."""
+        """Runs the script and returns its output. It must end with 0."""
         done = self.cluster.home.run(*self.argv(script), user=USER, timeout=seconds)
         assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}{self.said()}"
         return done.stdout + done.stderr

@@ -22,7 +22,7 @@ from tests.moves.workloads import USER
 
 CLASSES = ("os", "pipe", "interrupt", "filesystem", "scheduler")
 LEFT_OUT = {"oom-pipe", "bigheap"}
-"""They take all memory that there is, and the machine may be somebody else's too."""
+"""They take all memory that there is, and other users may need the machine too."""
 REFUSALS = re.compile(
     "shares anonymous memory|mapped shared|System V|counts its processor time|kernel asynchronous I/O|userfaultfd"
     "|io_uring|seccomp|traced by|namespace|descriptor|secret memory"
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(5 * BOUND)]
 
 
 def stressors() -> list[str]:
-    """What this stress-ng has in the classes, in order."""
+    """Returns the stressors of this stress-ng in the classes, in order."""
     if not shutil.which("stress-ng"):
         return []
     found: set[str] = set()
@@ -47,16 +47,16 @@ def stressors() -> list[str]:
 
 @dataclass(frozen=True)
 class Ran:
-    """How stress-ng ended, and all that it said."""
+    """Exit status and output of stress-ng."""
 
     passed: bool
     log: str
 
 
 def run(cluster: Cluster, stressor: str, launcher: str) -> Ran:
-    """One stressor in a fresh directory of the home node. Passed: stress-ng says 0 and has not skipped it. Errors: TimeoutError."""
+    """Runs one stressor in a fresh directory of the home node. Passed: stress-ng says 0 and has not skipped it. Errors: TimeoutError."""
     directory = cluster.home.root / "tmp" / f"stress-{stressor}"
-    subprocess.run(["rm", "-rf", directory], check=True)
+    subprocess.run(["rm", "-rf", directory], check=True, timeout=300)
     directory.mkdir()
     shutil.chown(directory, USER, USER)
     command = f"cd /tmp/stress-{stressor} && {launcher} stress-ng --verify --timeout {SECONDS} --temp-path . --{stressor} 1"
@@ -71,14 +71,14 @@ def run(cluster: Cluster, stressor: str, launcher: str) -> Ran:
             process.wait(10)
             raise TimeoutError(f"{stressor} did not end within {BOUND} s: {log.read_text(errors='replace')[-4000:]}") from None
         finally:
-            subprocess.run(["rm", "-rf", directory], check=True)
+            subprocess.run(["rm", "-rf", directory], check=True, timeout=300)
     said = log.read_text(errors="replace")
     log.unlink()
     return Ran(status == 0 and "skipped" not in said and "unsuccessful" not in said, f"{said}\nstatus {status}")
 
 
 @pytest.mark.parametrize("stressor", stressors())
-def test_what_passes_natively_passes(cluster: Cluster, stressor: str) -> None:
+def test_stressors_that_pass_natively_pass(cluster: Cluster, stressor: str) -> None:
     try:
         native = run(cluster, stressor, "")
     except TimeoutError as error:

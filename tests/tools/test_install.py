@@ -1,4 +1,4 @@
-"""What is installed is all that runs."""
+"""All programs and packages that run are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A relay between two ends of data connections: it sees every byte, keeps what it has seen, changes one if it is told to, or keeps the rest
+"""A relay between two ends of data connections: it sees every byte, keeps what it has seen, changes one on request, or keeps the rest
 back."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Relay:
                 end.shutdown(socket.SHUT_RDWR)
 
     def hold(self, way: int, after: int) -> None:
-        """Of the next bytes that way to come, which come at once, lets so many pass, and the rest after let_go()."""
+        """Lets `after` more bytes that way pass, and keeps the rest until let_go()."""
         self._halts[way] = after
 
     def let_go(self, way: int) -> None:

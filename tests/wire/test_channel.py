@@ -1,4 +1,4 @@
-"""Data connections: nobody reads them, nobody changes them unnoticed, nobody gets in without the secret, and none holds up the others."""
+"""Data connections: no outsider reads them, changes them unnoticed or gets in without the secret, and none holds up the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kernel_helpers.stream.stream import Sealed, open_sealed
+from kernel_helpers.stream.stream import Encrypted, open_encrypted
 from remote import reception
 from remote.reception import Reception
 from tests.wire.relay import Relay
@@ -28,12 +28,12 @@ CONTENT = b"a known content of memory " * 4000
 
 
 @contextmanager
-def pair(ours: bool = False, theirs: bool = False, role: str = "move") -> Iterator[tuple[Sealed, Sealed, Relay]]:
+def pair(ours: bool = False, theirs: bool = False, role: str = "move") -> Iterator[tuple[Encrypted, Encrypted, Relay]]:
     """Caller, listener, and the relay between them. ours, theirs: whether they say that it need not be secret."""
     with channel.listen("127.0.0.1") as listener, ThreadPoolExecutor(1) as pool:
         relay = Relay(listener.getsockname())
-        accepted = pool.submit(lambda: open_sealed(listener.accept()[0], SECRET, None, 10, theirs))
-        caller = open_sealed(socket.create_connection(relay.address), SECRET, role, 10, ours)
+        accepted = pool.submit(lambda: open_encrypted(listener.accept()[0], SECRET, None, 10, theirs))
+        caller = open_encrypted(socket.create_connection(relay.address), SECRET, role, 10, ours)
         listened = accepted.result(10)
         for end in (caller, listened):
             end.settimeout(10)
@@ -52,7 +52,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def received(end: Sealed, size: int) -> bytes:
+def received(end: Encrypted, size: int) -> bytes:
     data = bytearray()
     while len(data) < size and (more := end.recv(min(size - len(data), 1 << 20))):
         data += more
@@ -60,7 +60,7 @@ def received(end: Sealed, size: int) -> bytes:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(False, False), (True, False), (False, True), (True, True)])
-def test_it_is_plain_only_where_both_say_so(ours: bool, theirs: bool) -> None:
+def test_a_connection_is_plain_only_where_both_say_so(ours: bool, theirs: bool) -> None:
     with pair(ours, theirs) as (caller, listened, relay):
         assert listened.role == "move"
         sending = threading.Thread(target=caller.sendall, args=(CONTENT,))
@@ -77,7 +77,7 @@ def test_it_is_plain_only_where_both_say_so(ours: bool, theirs: bool) -> None:
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("at", [0, 3, 30, 5000, 20000])
 def test_a_changed_byte_ends_the_connection(plain: bool, at: int) -> None:
-    """In a header, in content, in a MAC, in a later record: what was before is whole, and nothing comes after."""
+    """Changes in a header, in content, in a MAC, in a later record: earlier data is whole, and nothing comes after."""
     with pair(plain, plain) as (caller, listened, relay):
         caller.sendall(b"before")
         assert received(listened, 6) == b"before"
@@ -107,12 +107,12 @@ def test_the_secret_is_needed_on_both_sides() -> None:
 def test_an_unknown_role_is_refused() -> None:
     with channel.listen("127.0.0.1") as listener, ThreadPoolExecutor(1) as pool:
         accepted = pool.submit(lambda: channel.greet(listener.accept()[0], SECRET))
-        open_sealed(socket.create_connection(listener.getsockname()), SECRET, "root", 5).close()
+        open_encrypted(socket.create_connection(listener.getsockname()), SECRET, "root", 5).close()
         with pytest.raises(WireError, match="unknown"):
             accepted.result(10)
 
 
-def test_what_was_recorded_gets_nothing_when_it_is_sent_again() -> None:
+def test_a_replayed_recording_gets_no_answer() -> None:
     with pair() as (caller, _, relay):
         caller.sendall(CONTENT[:100])
         until(lambda: len(relay.seen[0]) > 400)
@@ -126,7 +126,7 @@ def test_what_was_recorded_gets_nothing_when_it_is_sent_again() -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_peer_that_does_not_read_keeps_nobody_from_reading(plain: bool) -> None:
+def test_a_peer_that_does_not_read_does_not_prevent_reading(plain: bool) -> None:
     """One thread is stuck in writing; another reads all the while."""
     with pair(plain, plain) as (caller, listened, _):
         much = os.urandom(32 << 20)
@@ -164,7 +164,7 @@ def test_pieces_of_any_size_come_whole_and_in_order(plain: bool) -> None:
 
 
 def test_keys_are_renewed_under_way() -> None:
-    """By either side, while the other one writes."""
+    """Either side renews its key, while the other one writes."""
     with pair() as (caller, listened, _):
         for number in range(50):
             for one in (caller, listened):
@@ -177,7 +177,7 @@ def test_keys_are_renewed_under_way() -> None:
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_an_error_of_before_is_not_taken_for_one_of_the_connection(plain: bool) -> None:
-    """OpenSSL keeps errors for each thread, whatever they were about, and then tells of them."""
+    """OpenSSL keeps errors of all kinds for each thread, and reports them later."""
     crypto = ctypes.CDLL("libcrypto.so.3")
     with pair(plain, plain) as (caller, listened, relay):
         before = len(relay.seen[0])
@@ -230,7 +230,7 @@ def test_a_file_and_a_timeout_and_a_closed_end() -> None:
             caller.sendall(b"x")
 
 
-def test_who_is_in_a_call_finds_it_closed_at_its_end() -> None:
+def test_a_thread_in_a_call_gets_an_error_after_the_close() -> None:
     """Another thread closes it meanwhile: nothing that is used is taken away."""
     with pair() as (caller, _, _), ThreadPoolExecutor(1) as pool:
         caller.settimeout(None)
@@ -251,7 +251,7 @@ def _threads() -> int:
     return sum(thread.name == "greeting" for thread in threading.enumerate())
 
 
-def test_silent_callers_keep_nobody_out(door: Reception) -> None:
+def test_silent_callers_do_not_lock_others_out(door: Reception) -> None:
     before = threading.active_count()
     silent = [socket.create_connection(("127.0.0.1", door.port), 5) for _ in range(3 * reception.SILENT_MOST)]
     for _ in range(3):
@@ -264,7 +264,7 @@ def test_silent_callers_keep_nobody_out(door: Reception) -> None:
         one.close()
 
 
-def test_callers_that_stop_half_way_keep_nobody_out(door: Reception) -> None:
+def test_callers_that_stop_half_way_do_not_lock_others_out(door: Reception) -> None:
     half = []
     for _ in range(4 * reception.GREETED_MOST):
         half.append(socket.create_connection(("127.0.0.1", door.port), 5))

@@ -1,4 +1,4 @@
-"""How long the ends of a link wait for one another, under virtual time."""
+"""Time for which the ends of a link wait for one another, under virtual time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wire.patience import LEAST, MOST, STEP, Patience, Silence, longer, of_guest
 
 
 def waits(patience: Patience, now: float, seconds: float, step: float = 0.1) -> tuple[float, bool]:
-    """Looks each `step` seconds for so long. Returns the time then, and whether it was over at any look."""
+    """Checks every `step` seconds for so long. Returns the time then, and whether it was over at any check."""
     over = False
     for _ in range(round(seconds / step)):
         now += step
@@ -16,7 +16,7 @@ def waits(patience: Patience, now: float, seconds: float, step: float = 0.1) -> 
     return now, over
 
 
-def test_it_is_over_when_the_other_end_was_silent_for_as_long() -> None:
+def test_the_wait_is_over_when_the_other_end_was_silent_for_as_long() -> None:
     patience = Patience(300.0, 1000.0)
     now, over = waits(patience, 1000.0, 299.0)
     assert not over
@@ -24,7 +24,7 @@ def test_it_is_over_when_the_other_end_was_silent_for_as_long() -> None:
 
 
 @pytest.mark.parametrize("stopped", [60.0, 3600.0, 8 * 3600.0])
-def test_time_in_which_nobody_could_listen_does_not_count(stopped: float) -> None:
+def test_time_in_which_the_program_did_not_run_does_not_count(stopped: float) -> None:
     """A laptop that slept, a node that was stopped: the other end gets what is left."""
     patience = Patience(20.0, 0.0)
     now, _ = waits(patience, 0.0, 10.0)
@@ -35,12 +35,12 @@ def test_time_in_which_nobody_could_listen_does_not_count(stopped: float) -> Non
     assert waits(patience, now, 2.0)[1]
 
 
-def test_a_starved_program_that_looks_rarely_gives_longer() -> None:
+def test_a_starved_program_that_checks_rarely_gives_longer() -> None:
     patience = Patience(20.0, 0.0)
     assert not waits(patience, 0.0, 10 * 9.0, step=10.0)[1]
 
 
-def test_it_begins_anew_when_the_other_end_was_heard() -> None:
+def test_the_wait_restarts_when_the_other_end_was_heard() -> None:
     patience = Patience(20.0, 0.0)
     now, _ = waits(patience, 0.0, 19.0)
     patience.begin(now)
@@ -48,17 +48,17 @@ def test_it_begins_anew_when_the_other_end_was_heard() -> None:
     assert not waits(patience, now, 19.0)[1]
 
 
-@pytest.mark.parametrize("told", [300.0, 300])
-def test_the_guests_end_waits_longer_than_its_home(told: float) -> None:
-    assert of_guest(told, 20.0) == longer(300.0) > 300.0
+@pytest.mark.parametrize("received", [300.0, 300])
+def test_the_guests_end_waits_longer_than_its_home(received: float) -> None:
+    assert of_guest(received, 20.0) == longer(300.0) > 300.0
 
 
-@pytest.mark.parametrize("told", [None, "long", True, b"1"])
-def test_a_home_that_tells_nothing_of_use_has_the_nodes_own(told: object) -> None:
-    assert of_guest(told, 20.0) == longer(20.0)
+@pytest.mark.parametrize("received", [None, "long", True, b"1"])
+def test_a_useless_value_from_home_gives_the_nodes_own(received: object) -> None:
+    assert of_guest(received, 20.0) == longer(20.0)
 
 
-def test_what_a_home_tells_has_bounds() -> None:
+def test_values_from_home_have_bounds() -> None:
     assert of_guest(1e12, 20.0) == longer(MOST)
     assert of_guest(-5, 20.0) == longer(LEAST)
     assert of_guest(float("nan"), 20.0) == longer(20.0)

@@ -13,17 +13,17 @@ log = logging.getLogger("test")
 
 
 def fail() -> None:
-    raise ValueError("nobody expected this")
+    raise ValueError("an unexpected error")
 
 
-def test_a_mishap_is_told_and_survived(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_turn_is_logged_and_survived(caplog: pytest.LogCaptureFixture) -> None:
     with selectors.DefaultSelector() as selector:
         turns = Turns(selector, log)
         turned = []
         turns.turn(0, fail)
         turns.turn(0, lambda: turned.append(1))
         assert turned == [1]
-        assert "nobody expected this" in caplog.text
+        assert "an unexpected error" in caplog.text
 
 
 def test_a_loop_that_fails_time_after_time_ends() -> None:
@@ -34,5 +34,5 @@ def test_a_loop_that_fails_time_after_time_ends() -> None:
         turns.turn(0, lambda: None)  # a good one in between: they are counted anew
         for _ in range(MISHAPS - 1):
             turns.turn(0, fail)
-        with pytest.raises(ValueError, match="nobody expected"):
+        with pytest.raises(ValueError, match="an unexpected error"):
             turns.turn(0, fail)

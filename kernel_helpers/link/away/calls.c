@@ -1,125 +1,35 @@
 /* Calls of the guest: takes the notifications of its filter, and sends those home that are home's. The listener does nothing else between two
  * receptions but marshal and send; replies.c, in the session's receiver, answers. */
 #define _GNU_SOURCE
-#include "link/away/parts.h"
-#include <errno.h>
-#include <signal.h>
+#include "link/away/threads/parts.h"
 #include <stdio.h>
 #include <sys/ioctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
+
+/* The kernel's type for them is another one. */
+static void copy_arguments(const struct seccomp_notif *n, uint64_t arguments[6])
+{
+	for (int i = 0; i < 6; i++)
+		arguments[i] = n->data.args[i];
+}
 
 /* The notification stays pending until Python answers it or the thread dies. */
 static void hand_over(struct away *a, struct guest_thread *t, const struct seccomp_notif *n)
 {
+	away_forbid_map(a);
 	struct event event = {
 		.kind = EVENT_GO_HOME_CALL, .tid = t ? t->tid : 0, .value = n->data.nr, .number = n->pid, .length = sizeof n->data.args};
+	uint64_t arguments[6];
+	copy_arguments(n, arguments);
+	if (t)
+		names_leave(&a->names, n->data.nr, t->class);
+	carried_leave(a->carried, n->data.nr, arguments);
+	carried_settle_alone(a->carried); /* whatever Python says to home comes after it */
 	pthread_mutex_lock(&a->lock);
 	if (t)
 		t->state = WAITS_FOR_PYTHON;
 	pthread_mutex_unlock(&a->lock);
 	session_event(a->session, &event, n->data.args);
-}
-
-/* BLOCKS_*: what a guest's thread blocks. */
-static uint32_t blocks(int tid)
-{
-	struct signal_sets s;
-	if (guest_signals(tid, &s))
-		return 0;
-	return BLOCKS_TOLD | (s.blocked >> (SIGTTIN - 1) & 1 ? BLOCKS_TTIN : 0) | (s.blocked >> (SIGTTOU - 1) & 1 ? BLOCKS_TTOU : 0);
-}
-
-/* Whether a marshalled call opens what tells of the guest itself. */
-static int opens_own_proc(struct away *a, const struct guest_thread *t, const struct call_entry *entry)
-{
-	long number = t->m.call.number;
-	if (number != SYS_openat && number != SYS_open && number != SYS_openat2)
-		return 0;
-	const char *path = marshal_path(&t->m, entry);
-	uint32_t id;
-	return path && own_proc_path(path, &id) && (!id || away_by_tid(a, id));
-}
-
-int away_send(struct away *a, struct guest_thread *t)
-{
-	t->m.call.sequence++;
-	away_count_call(a, t);
-	struct outgoing *o = marshal_frame(&t->m, t->tid);
-	if (!o)
-		return -ENOMEM;
-	uint64_t number = session_queue(a->session, o);
-	pthread_mutex_lock(&a->lock);
-	t->asked_by = number;
-	pthread_mutex_unlock(&a->lock);
-	session_send(a->session);
-	return 0;
-}
-
-/* Whether the mask of a call for its own time blocks other signals of those that wait at home than the thread does: there it does not. */
-static int differs(const struct guest_thread *t)
-{
-	struct signal_sets s;
-	if (!t->m.watched || !t->m.has_mask || t->m.call.number == SYS_rt_sigtimedwait || guest_signals(t->host_tid, &s))
-		return 0;
-	return ((s.blocked ^ t->m.signal_mask) & t->m.watched) != 0;
-}
-
-static void forward(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const struct call_entry *entry)
-{
-	uint64_t arguments[6];
-	for (int i = 0; i < 6; i++)
-		arguments[i] = n->data.args[i];
-	int sent = 0;
-	t->renamed = 0;
-	t->m.watched = __atomic_load_n(&a->watched, __ATOMIC_ACQUIRE);
-	if (!marshal_call(&t->m, t->host_tid, entry, n->data.nr, arguments) && !opens_own_proc(a, t, entry) && !differs(t)) {
-		if (t->asked)
-			t->m.call.offsets |= blocks(t->host_tid);
-		t->asked = 0;
-		const struct class_row *class = away_class(entry->class);
-		if (class->adds)
-			class->adds(a, t);
-		/* Parked first, then asked: a signal that comes meanwhile finds the call parked. */
-		pthread_mutex_lock(&a->lock);
-		t->state = SENT_HOME;
-		pthread_mutex_unlock(&a->lock);
-		sent = !away_send(a, t);
-	}
-	if (!sent) /* too much for a slot, a look at itself, or a mask that home does not know */
-		hand_over(a, t, n);
-	else if (away_lets_in(t)) {
-		struct event event = {.kind = EVENT_LETS_IN, .tid = t->tid, .value = n->data.nr};
-		session_event(a->session, &event, "");
-	}
-}
-
-/* Sends a call home that Python has been handed, with the arguments that it was told; `path`: what it shall name in place of its own, or
- * NULL. 0, -ENOENT: none is parked, or why it cannot be sent (-E2BIG, -ENOMEM): it stays parked. */
-int away_forward(struct away *a, int tid, int number, const uint64_t arguments[6], const char *path)
-{
-	struct guest_thread *t = away_by_tid(a, tid);
-	pthread_mutex_lock(&a->lock);
-	int parked = t && t->state == WAITS_FOR_PYTHON && t->m.call.number == number;
-	pthread_mutex_unlock(&a->lock);
-	if (!parked)
-		return -ENOENT;
-	const struct call_entry *entry = link_entry(number, arguments);
-	int error = marshal_call(&t->m, t->host_tid, entry, number, arguments);
-	if (!error && path)
-		error = marshal_rename(&t->m, entry, path);
-	if (error)
-		return error;
-	t->renamed = path != NULL;
-	pthread_mutex_lock(&a->lock);
-	t->state = SENT_HOME;
-	pthread_mutex_unlock(&a->lock);
-	if ((error = away_send(a, t))) {
-		pthread_mutex_lock(&a->lock);
-		t->state = WAITS_FOR_PYTHON;
-		pthread_mutex_unlock(&a->lock);
-	}
-	return error;
 }
 
 /* Whether a thread is one of the process that these threads are of. */
@@ -135,13 +45,26 @@ static int is_beside(struct away *a, int host_tid)
 	return 0;
 }
 
+/* Whether the call is answered by what the node remembers. */
+static int is_remembered(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6])
+{
+	enum remembered_answer answer = ANSWERED_NOT;
+	int64_t value;
+	for (int i = 0; i < REMEMBERED_ROWS && !answer; i++)
+		answer = remembered_rows[i].answers(a, t, n, arguments, &value);
+	if (answer == ANSWERED || answer == ANSWERED_FROM_OPEN) {
+		away_add(&a->opens, answer == ANSWERED_FROM_OPEN);
+		away_respond(a, n->id, value, 0);
+	}
+	return answer != ANSWERED_NOT;
+}
+
 static void take(void *member, const struct seccomp_notif *n)
 {
 	struct away *a = member;
 	uint64_t arguments[6];
 	__tsan_acquire(a);
-	for (int i = 0; i < 6; i++)
-		arguments[i] = n->data.args[i];
+	copy_arguments(n, arguments);
 	const struct call_entry *entry = link_entry(n->data.nr, arguments);
 	const struct class_row *class = away_class(entry->class);
 	struct guest_thread *t = away_by_host_tid(a, n->pid);
@@ -156,14 +79,19 @@ static void take(void *member, const struct seccomp_notif *n)
 	}
 	t->notification = n->id;
 	t->class = entry->class;
+	t->row = class;
 	__atomic_store_n(&t->part, 0, __ATOMIC_RELAXED);
 	t->m.call.number = n->data.nr;
-	if (__atomic_load_n(&a->direct, __ATOMIC_ACQUIRE) && away_takes_directly(a, t, n, arguments))
+	if (away_may_map(a, n)) {
+		away_respond(a, n->id, 0, 1);
 		return;
-	if (class->is_for_python && class->is_for_python(t, n, arguments))
+	}
+	if (is_remembered(a, t, n, arguments))
+		return;
+	/* An exit goes home, too: the stub's thread ends, and Python lets the guest's do so. Not sent: too much for a slot, a look at itself, or
+	 * a mask that home does not know. */
+	if ((class->is_for_python && class->is_for_python(t, n, arguments)) || !away_forward_caught(a, t, arguments, entry))
 		hand_over(a, t, n);
-	else
-		forward(a, t, n, entry); /* an exit too: the stub's thread ends, and Python lets the guest's do so */
 }
 
 static int has(void *member, int tid)
@@ -178,4 +106,4 @@ static void ended(void *member)
 	session_event(a->session, &event, "");
 }
 
-const struct hub_uses away_uses = {.has = has, .take = take, .ended = ended};
+const struct listener_uses away_uses = {.has = has, .take = take, .ended = ended};

@@ -1,6 +1,6 @@
 /* A row for each class of calls: what is particular before they go home, and after. */
 #define _GNU_SOURCE
-#include "link/away/parts.h"
+#include "link/away/threads/parts.h"
 #include <errno.h>
 #include <sys/syscall.h>
 
@@ -55,14 +55,11 @@ static int if_unread(struct guest_thread *t, const struct seccomp_notif *n, cons
 	return read_limit(t, n->data.nr, arguments);
 }
 
-/* A call to end: if the process does by that, its parent may wait for it, and be told. */
+/* A call to end: if the process does by that, its parent may wait for it, and gets its status. */
 static void tell_used(struct away *a, struct guest_thread *t)
 {
-	unsigned threads = 0;
 	struct used used;
-	for (unsigned i = 0; i < a->count; i++)
-		threads += a->threads[i]->tid != 0;
-	if (a->account && (threads == 1 || t->m.call.number == SYS_exit_group) && !account_used(a->account, 0, &used))
+	if (a->account && (away_is_single(a) || t->m.call.number == SYS_exit_group) && !account_used(a->account, 0, &used))
 		marshal_attach(&t->m, &used, sizeof used);
 }
 

@@ -1,6 +1,6 @@
 /* Calls about files that are direct (direct_files.c), and the threads that read them. */
 #define _GNU_SOURCE
-#include "link/away/parts.h"
+#include "link/away/threads/parts.h"
 #include <errno.h>
 
 int away_takes_directly(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6])
@@ -17,23 +17,24 @@ int away_takes_directly(struct away *a, struct guest_thread *t, const struct sec
 	if (verdict == DIRECT_NOT)
 		return 0;
 	if (verdict == DIRECT_HERE) {
+		carried_settle_alone(a->carried); /* what it reads here may be newer than what was carried */
 		away_respond(a, n->id, 0, 1);
 		return 1;
 	}
-	uint64_t told[4] = {about.descriptor, about.serial, verdict == DIRECT_WANTED_OWN, about.by_place};
+	uint64_t question[4] = {about.descriptor, about.serial, verdict == DIRECT_WANTED_OWN, about.by_place};
 	struct event event = {.kind = verdict == DIRECT_BUSY   ? EVENT_BUSY
 	                              : verdict == DIRECT_OPEN ? EVENT_READS_OPEN
 	                                                       : EVENT_READS,
 	                      .tid = t->tid,
 	                      .value = n->data.nr,
-	                      .length = sizeof told};
+	                      .length = sizeof question};
 	int waits = verdict == DIRECT_OPEN || verdict == DIRECT_BUSY;
 	if (waits) {
 		pthread_mutex_lock(&a->lock);
 		t->state = WAITS_FOR_PYTHON;
 		pthread_mutex_unlock(&a->lock);
 	}
-	session_event(a->session, &event, told);
+	session_event(a->session, &event, question);
 	return waits;
 }
 

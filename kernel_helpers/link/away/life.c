@@ -1,8 +1,14 @@
 /* The beginning and end of the guest's side of the link, and of its threads. */
 #define _GNU_SOURCE
-#include "link/away/parts.h"
+#include "link/away/threads/parts.h"
 #include <errno.h>
 #include <stdlib.h>
+
+/* Names that are known, and calls that were answered by them: of home's program. Calls that were answered by what opens had brought, and
+ * mappings of files that are kept here: of the guest. */
+struct remembered {
+	uint64_t program, names, from_names, from_opens, mapped;
+};
 
 #define THREADS_LIMIT 32768u    /* entries; a place in the list is 8 bytes that are touched when it is used */
 
@@ -55,8 +61,13 @@ void away_remove_thread(struct away *a, int host_tid)
 
 static void free_away(struct away *a)
 {
-	if (a->session)
+	if (a->session) {
+		session_say_received(a->session);
 		session_free(a->session);
+	}
+	carried_free(a->carried);
+	names_free(&a->names);
+	kept_files_release(a->kept);
 	for (unsigned i = 0; i < a->count; i++) {
 		marshal_free(&a->threads[i]->m);
 		free(a->threads[i]);
@@ -65,6 +76,16 @@ static void free_away(struct away *a)
 	guest_room_free(a->room);
 	free(a->results);
 	free(a);
+}
+
+static int tick(void *owner)
+{
+	return carried_tick(((struct away *)owner)->carried);
+}
+
+static void before(void *owner)
+{
+	ahead_leave(((struct away *)owner)->carried);
 }
 
 static struct away *new_away(const int *host_tids, const int *tids, unsigned count, int event_fd)
@@ -81,10 +102,12 @@ static struct away *new_away(const int *host_tids, const int *tids, unsigned cou
 	int failed = 0;
 	for (unsigned i = 0; i < count && !failed; i++)
 		failed = away_add_thread(a, host_tids[i], tids[i]);
-	if (failed || !(a->session = session_new(away_take_reply, a, event_fd))) {
+	if (failed || !(a->session = session_new(away_take_reply, a, event_fd)) || !(a->carried = carried_new(a->session))) {
 		free_away(a);
 		return NULL;
 	}
+	session_set_tick(a->session, tick);
+	session_set_before(a->session, before);
 	return a;
 }
 
@@ -93,10 +116,10 @@ struct away *away_new(int listener, const int *host_tids, const int *tids, unsig
 	struct away *a = new_away(host_tids, tids, count, event_fd);
 	if (!a)
 		return NULL;
-	a->hub = hub_new(listener, &away_uses, a);
-	if (a->hub) {
-		a->listener = hub_listener(a->hub);
-		if (!hub_start(a->hub))
+	a->listening = listener_new(listener, &away_uses, a);
+	if (a->listening) {
+		a->listener = listener_descriptor(a->listening);
+		if (!listener_start(a->listening))
 			return a;
 	}
 	free_away(a);
@@ -109,9 +132,9 @@ struct away *away_sibling(struct away *one, int host_tid, int tid, int event_fd)
 	struct away *a = new_away(&host_tid, &tid, 1, event_fd);
 	if (!a)
 		return NULL;
-	a->hub = one->hub;
+	a->listening = one->listening;
 	a->listener = one->listener;
-	if (hub_join(a->hub, a)) {
+	if (listener_join(a->listening, a)) {
 		free_away(a);
 		return NULL;
 	}
@@ -130,6 +153,21 @@ void away_set_direct(struct away *a, struct direct *direct)
 	__atomic_store_n(&a->direct, direct, __ATOMIC_RELEASE);
 }
 
+/* The guest, which stands still, may map these files. */
+void away_keep_files(struct away *a, struct kept_files *kept)
+{
+	if (!a->kept)
+		a->kept = kept_files_share(kept);
+}
+
+/* What the guest, and others of its home's program, need not ask home for. */
+void away_remembered(struct away *a, struct remembered *found)
+{
+	names_count(&a->names, &found->program, &found->names, &found->from_names);
+	found->from_opens = __atomic_load_n(&a->opens, __ATOMIC_RELAXED);
+	found->mapped = __atomic_load_n(&a->maps, __ATOMIC_RELAXED);
+}
+
 struct session *away_session(struct away *a)
 {
 	return a->session;
@@ -139,20 +177,21 @@ struct session *away_session(struct away *a)
 void away_pause(struct away *a)
 {
 	if (!a->pause)
-		hub_pause(a->hub);
+		listener_pause(a->listening);
 	a->pause = 1;
+	carried_settle_alone(a->carried);
 }
 
 void away_unpause(struct away *a)
 {
 	if (a->pause)
-		hub_unpause(a->hub);
+		listener_unpause(a->listening);
 	a->pause = 0;
 }
 
 void away_free(struct away *a)
 {
 	away_unpause(a);
-	hub_leave(a->hub, a);
+	listener_leave(a->listening, a);
 	free_away(a);
 }

@@ -1,12 +1,13 @@
 /* Replies from home: what they hold goes to the guest, and its call ends. Runs in the receiver of the session. */
 #define _GNU_SOURCE
-#include "link/away/parts.h"
+#include "link/away/threads/parts.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include "process/guest_memory.h"
 
 #define ERESTARTNOINTR 513
+#define ADDITION_LIMIT (sizeof(struct carried_answer) + CARRIED_LIMIT)
 #define RESULTS_KEPT (1u << 20) /* bytes of memory that is kept for the next reply */
 
 /* Whether such a signal has come before the time of a call was over that has ended by that. So it comes to ppoll() and pselect() with no
@@ -31,6 +32,8 @@ struct incoming {
 	struct reply reply;
 	uint32_t lengths[OUTS_LIMIT];
 	size_t bytes;
+	const struct remembered_row *row; /* whose addition it has; NULL: it has none */
+	struct addition added;
 };
 
 static int nonsense(struct session *session)
@@ -57,6 +60,27 @@ static void give_up_room(struct away *a)
 	a->results_room = 0;
 }
 
+/* Reads what a reply of `length` more bytes has besides its results. 0, or -1: the session is broken. */
+static int read_addition(struct guest_thread *t, struct session *session, size_t length, struct incoming *in)
+{
+	const struct remembered_row *row = in->row;
+	if (!(t->m.call.flags & row->asks) || (!row->is_of_errors && in->reply.value < 0) || !length || length > ADDITION_LIMIT)
+		return nonsense(session);
+	in->added = (struct addition){malloc(length), length};
+	if (!in->added.bytes)
+		return nonsense(session); /* it comes again */
+	return session_read(session, in->added.bytes, length);
+}
+
+/* The row whose addition a reply has; NULL: it has none. */
+static const struct remembered_row *row_of(const struct reply *r)
+{
+	for (int i = 0; i < REMEMBERED_ROWS; i++)
+		if (r->flags & remembered_rows[i].brought_by)
+			return &remembered_rows[i];
+	return NULL;
+}
+
 /* Reads what fits the thread's call, the results into the receiver's memory. 0, or -1: the session is broken. */
 static int read_reply(struct away *a, struct guest_thread *t, struct session *session, const struct frame *frame, struct incoming *in)
 {
@@ -77,9 +101,14 @@ static int read_reply(struct away *a, struct guest_thread *t, struct session *se
 			return nonsense(session);
 		in->bytes += in->lengths[i];
 	}
-	if (in->bytes != left || !has_room_for(a, in->bytes)) /* the frame comes again on the next connection */
+	in->row = row_of(r);
+	if (in->row ? in->bytes > left : in->bytes != left)
 		return nonsense(session);
-	return session_read(session, a->results, in->bytes) ? -1 : 0;
+	if (!has_room_for(a, in->bytes)) /* the frame comes again on the next connection */
+		return nonsense(session);
+	if (session_read(session, a->results, in->bytes))
+		return -1;
+	return in->row ? read_addition(t, session, left - in->bytes, in) : 0;
 }
 
 /* The frame counts as received. 1: it is the answer to the thread's call; 0: to none that it makes still; -1: the session is broken. */
@@ -99,7 +128,7 @@ static int accept_reply(struct away *a, struct guest_thread *t, struct session *
 static void settle(struct away *a, struct guest_thread *t, struct incoming *in)
 {
 	struct reply *r = &in->reply;
-	const struct class_row *class = away_class(t->class);
+	const struct class_row *class = t->row;
 	int suspended = (r->flags & REPLY_SUSPENDED) != 0;
 	int64_t value = r->value;
 	if (class->after && value >= 0 && !suspended)
@@ -114,7 +143,7 @@ static void settle(struct away *a, struct guest_thread *t, struct incoming *in)
 	uint64_t id = t->notification;
 	int native = class->is_made_here && value >= 0 && !suspended;
 	struct event event = {.kind = EVENT_SUSPENDED, .tid = t->tid, .number = t->m.call.number, .value = r->value};
-	/* The path that it was given is not there for it: what it would see by its own, only home can tell. */
+	/* The path that it was given is not there for it: what it would see by its own, only home knows. */
 	int fails = t->renamed && (value == -EACCES || value == -ENOENT || value == -EPERM || value == -ENOTDIR);
 	if (fails)
 		event.kind = EVENT_GO_HOME_CALL, event.value = t->m.call.number;
@@ -130,10 +159,27 @@ static void settle(struct away *a, struct guest_thread *t, struct incoming *in)
 		away_respond(a, id, value, native);
 }
 
+/* What was sent about names, and has changed. */
+static int take_recall(struct away *a, struct session *session, const struct frame *frame)
+{
+	size_t most = sizeof(struct recall) + RECALLED_LIMIT * sizeof(struct dependency);
+	struct recall *r = frame->length <= most ? malloc(frame->length + 1) : NULL;
+	int failed = !r || session_read(session, r, frame->length);
+	if (!failed && names_recall(&a->names, r, frame->length))
+		failed = nonsense(session);
+	free(r);
+	if (failed)
+		return -1;
+	session_accept(session, frame);
+	return 0;
+}
+
 int away_take_reply(void *owner, struct session *session, const struct frame *frame)
 {
 	struct away *a = owner;
 	struct incoming in;
+	if (frame->kind == FRAME_RECALL)
+		return take_recall(a, session, frame);
 	struct guest_thread *t = away_by_tid(a, frame->tid);
 	if (!t && frame->kind == FRAME_REPLY && away_is_gone(a, frame->tid)) {
 		if (session_skip(session, frame->length)) /* killed in the midst of its call */
@@ -141,11 +187,16 @@ int away_take_reply(void *owner, struct session *session, const struct frame *fr
 		session_accept(session, frame);
 		return 0;
 	}
-	if (read_reply(a, t, session, frame, &in))
-		return -1;
-	int is_its = accept_reply(a, t, session, frame, &in.reply);
+	in.added.bytes = NULL;
+	int is_its = read_reply(a, t, session, frame, &in) ? -1 : accept_reply(a, t, session, frame, &in.reply);
+	if (is_its > 0 && in.row && !in.row->brings(a, t, frame, &in.reply, &in.added))
+		is_its = nonsense(session);
+	free(in.added.bytes);
 	if (is_its <= 0)
 		return is_its;
+	for (int i = 0; i < REMEMBERED_ROWS; i++)
+		if (remembered_rows[i].notes)
+			remembered_rows[i].notes(a, t, &in.reply);
 	away_count_reply(a, t);
 	t->asked = (in.reply.flags & REPLY_ASKS) != 0; /* the call is made again, and says more */
 	if (in.reply.flags & REPLY_PART) {

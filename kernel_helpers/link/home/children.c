@@ -1,4 +1,4 @@
-/* Calls by which a process hears of what its children have used: what these have used away is added to what home's kernel tells. */
+/* Calls by which a process hears of what its children have used: what these have used away is added to what home's kernel reports. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include "usage/account.h"
 #include "usage/children.h"
-#include "link/home/parts.h"
+#include "link/home/threads/parts.h"
 
 #define USED_MOST (1ull << 60)      /* of each figure: sums stay what they are */
 
@@ -30,7 +30,7 @@ void home_note_end(struct home *h, struct home_thread *t)
 	struct used used;
 	if (t->call.number != SYS_exit_group && t->call.number != SYS_exit)
 		return;
-	if (t->call.image != sizeof used)       /* not the last thread, or of a node that does not tell */
+	if (t->call.image != sizeof used)       /* not the last thread, or of a node that does not say */
 		return;
 	memcpy(&used, data_of(t), sizeof used);
 	uint64_t figures[sizeof used / 8];

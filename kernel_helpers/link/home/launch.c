@@ -11,7 +11,8 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include "link/home/parts.h"
+#include "link/home/files/carry.h"
+#include "link/home/threads/parts.h"
 
 #define RESTART_SYSCALL 219
 
@@ -63,10 +64,43 @@ static int executes(struct home *h)
 	return 0;
 }
 
+static void put_effect(struct slot *slot, const struct effect *effect)
+{
+	slot->effect_descriptor = effect->descriptor;
+	slot->effect_position = effect->position;
+	slot->effect = effect->kind;
+}
+
+static void settle(struct home_thread *t, const struct effect *effect, uint32_t from, uint32_t to, uint32_t watched)
+{
+	t->slot->number = NO_CALL;
+	t->slot->blocked = t->slot->terminal = t->slot->written = 0;
+	t->slot->ahead_at = from;
+	t->slot->ahead_end = to;
+	t->slot->ahead_error = 0;
+	t->settles = 1;
+	put_effect(t->slot, effect);
+	request(t, watched);
+}
+
+void home_launch_effect(struct home_thread *t, const struct effect *effect, uint32_t watched)
+{
+	settle(t, effect, 0, 0, watched);
+}
+
+void home_launch_ahead(struct home_thread *t, uint32_t from, uint32_t to, uint32_t watched)
+{
+	settle(t, &(struct effect){.kind = EFFECT_AHEAD}, from, to, watched);
+}
+
 void home_launch(struct home *h, struct home_thread *t, uint32_t watched)
 {
 	struct slot *slot = t->slot;
 	uint64_t data = data_in_stub(h, t);
+	slot->aside = 0;
+	put_effect(slot, &t->call.effect);
+	t->call.effect.kind = EFFECT_NONE;
+	t->settles = 0;
 	if (t->placing != PLACED && map_place(h, t, watched))
 		return;
 	t->placed = 0;
@@ -74,9 +108,11 @@ void home_launch(struct home *h, struct home_thread *t, uint32_t watched)
 		struct iovec here = {home_place_data(t), t->call.place_length}, there = {(void *)t->call.place, t->call.place_length};
 		t->placed = process_vm_writev(h->stub_pid, &here, 1, &there, 1, 0) == (ssize_t)t->call.place_length;
 	}
-	slot->number = t->call.number;
+	slot->number = t->fails && t->call.number != SYS_close ? NO_CALL : t->call.number;
 	slot->written = 0;
 	home_face_terminal(t);
+	if (!h->carry_not && carry_is_for(&t->call))
+		aside_offer(&h->asides, h->control, slot);
 	for (int i = 0; i < 6; i++)
 		slot->arguments[i] = t->call.arguments[i] + (t->call.offsets >> i & 1 ? data : 0);
 	if (t->placed)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "link/home/parts.h"
+#include "link/home/threads/parts.h"
 
 #define THREADS_LIMIT 32768u
 
@@ -63,8 +63,15 @@ static void free_threads(struct home *h)
 	}
 	if (h->control != MAP_FAILED)
 		munmap(h->control, CONTROL_PAGE);
+	if (h->pidfd >= 0)
+		close(h->pidfd);
 	free(h->threads);
 	free(h);
+}
+
+static void recall(void *owner)
+{
+	watch_recall(&((struct home *)owner)->hearer);
 }
 
 struct home *home_new(const int *tids, unsigned count, int memory, int event_fd, int follows)
@@ -74,6 +81,7 @@ struct home *home_new(const int *tids, unsigned count, int memory, int event_fd,
 		return NULL;
 	h->memory = memory;
 	h->event_fd = event_fd;
+	h->pidfd = -1;
 	h->follows = follows;
 	h->processor = -1;
 	h->alarmed = 1;         /* by what it did before it left */
@@ -88,6 +96,8 @@ struct home *home_new(const int *tids, unsigned count, int memory, int event_fd,
 	h->session = session_new(home_take_call, h, h->event_fd);
 	if (!h->session)
 		goto failed;
+	h->hearer.session = h->session;
+	session_set_before(h->session, recall);
 	if (home_begin_finishing(h)) {
 		session_free(h->session);
 		goto failed;
@@ -119,7 +129,8 @@ void home_name_thread(struct home *h, unsigned index, int tid)
 	t->sequence = t->answered = 0;
 	t->placed = 0;
 	t->rest.done = 0;
-	t->slot->keeps = 0;
+	t->settles = t->waits = 0;
+	t->slot->keeps = t->slot->effect = 0;
 	t->signalling = SIGNALS_NOBODY;
 	__atomic_store_n(&t->slot->done, t->slot->request, __ATOMIC_RELAXED);
 	__atomic_store_n(&t->slot->sleeping, 0, __ATOMIC_RELAXED);
@@ -130,9 +141,51 @@ void home_name_thread(struct home *h, unsigned index, int tid)
 	pthread_mutex_unlock(&h->lock);
 }
 
+/* Files may be mapped aside in the stub from that address on. Before the first connection. */
+void home_map_aside(struct home *h, uint64_t from)
+{
+	h->asides.next = from;
+}
+
+/* What was mapped there since the last time; how many. `next`: where the next one would go. */
+unsigned home_take_asides(struct home *h, struct aside *list, unsigned room, uint64_t *next)
+{
+	unsigned count = aside_take(&h->asides, list, room);
+	*next = h->asides.next;
+	return count;
+}
+
+/* See aside_know(). */
+int home_know_file(struct home *h, int descriptor, uint64_t key)
+{
+	return aside_know(&h->asides, descriptor, key);
+}
+
+/* No reply carries answers. Before the first connection. */
+void home_carry_not(struct home *h)
+{
+	h->carry_not = 1;
+}
+
+/* No write runs ahead. Before the first connection. */
+void home_ahead_not(struct home *h)
+{
+	h->ahead_not = 1;
+}
+
+/* No reply says anything about names. Before the first connection. */
+void home_remember_not(struct home *h)
+{
+	h->remember_not = 1;
+}
+
 /* Where the stub has the memory. To be said before the first connection. */
 void home_set_stub(struct home *h, int pid, uint64_t address, uint32_t spin)
 {
+	if (h->pidfd >= 0 && pid != h->stub_pid) {
+		close(h->pidfd);
+		h->pidfd = -1;
+	}
 	h->stub_pid = pid;
 	h->stub = address;
 	h->spin = spin;
@@ -149,9 +202,12 @@ int home_renew(struct home *h)
 	if (!fresh)
 		return -ENOMEM;
 	struct session *old = h->session;
+	session_set_before(fresh, recall);
 	session_detach(old);        /* nobody waits in it for long then */
 	pthread_mutex_lock(&h->lock);
 	h->session = fresh;
+	watch_renew(&h->hearer, fresh);
+	h->scope = 0;
 	while (h->answering)
 		pthread_cond_wait(&h->answered, &h->lock);
 	for (unsigned i = 0; i < h->count; i++)
@@ -164,6 +220,7 @@ int home_renew(struct home *h)
 void home_free(struct home *h)
 {
 	session_detach(h->session);     /* nobody waits in it for long then */
+	watch_renew(&h->hearer, NULL);
 	home_end_finishing(h);
 	session_free(h->session);
 	free_threads(h);

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include "link/home/parts.h"
+#include "link/home/threads/parts.h"
 
 static const char NAME[] = "anon_inode:[signalfd]";
 

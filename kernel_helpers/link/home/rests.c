@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include "link/home/parts.h"
+#include "link/home/threads/parts.h"
 
 /* Which of the arguments says how many bytes; -1: a vector does. */
 static int count_argument(int64_t number)
@@ -30,7 +30,7 @@ void home_note_rest(struct home_thread *t, int64_t number, const uint64_t argume
 	memcpy(t->rest.arguments, arguments, sizeof t->rest.arguments);
 }
 
-/* Pointers are the guest's in its registers, and offsets on the link: the numbers tell. */
+/* Pointers are the guest's in its registers, and offsets on the link: their size shows which. */
 int home_has_rest(const struct home_thread *t)
 {
 	if (!t->rest.done || t->rest.number != t->call.number)

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include "link/home/parts.h"
+#include "link/home/threads/parts.h"
 
-/* Whether the timer of real time is stopped by the call: told by a null pointer, or by nothing but zeros. */
+/* Whether the timer of real time is stopped by the call: by a null pointer, or by nothing but zeros. */
 static int stops_alarm(struct home_thread *t)
 {
 	static const struct itimerval still;
@@ -22,10 +22,10 @@ static int stops_alarm(struct home_thread *t)
 void home_face_terminal(struct home_thread *t)
 {
 	const struct call_entry *entry = link_entry(t->call.number, t->call.arguments);
-	uint32_t told = t->call.offsets;
-	t->slot->blocked = (told & BLOCKS_TTIN ? 1ull << (SIGTTIN - 1) : 0) | (told & BLOCKS_TTOU ? 1ull << (SIGTTOU - 1) : 0);
+	uint32_t known = t->call.offsets;
+	t->slot->blocked = (known & BLOCKS_TTIN ? 1ull << (SIGTTIN - 1) : 0) | (known & BLOCKS_TTOU ? 1ull << (SIGTTOU - 1) : 0);
 	t->slot->terminal = 0;
-	for (unsigned i = 0; i < entry->count && !(told & BLOCKS_TOLD); i++)
+	for (unsigned i = 0; i < entry->count && !(known & BLOCKS_KNOWN); i++)
 		if (entry->arguments[i].shape == SHAPE_TERMINAL && (int32_t)t->call.arguments[i] >= 0)
 			t->slot->terminal = (uint32_t)t->call.arguments[i] + 1;
 }
@@ -57,6 +57,17 @@ uint64_t home_written(struct home *h, int tid, uint64_t more)
 	return t ? t->slot->written += more : 0;
 }
 
+/* The call of a thread, which has ended well and waits for home_signals_arrived(), answers this in place of what the kernel has. */
+int home_put_value(struct home *h, int tid, int64_t value)
+{
+	struct home_thread *t = home_thread_of(h, tid);
+	if (!t)
+		return -ESRCH;
+	if (t->slot->value >= 0)
+		t->slot->value = value;
+	return 0;
+}
+
 enum signalling home_signalling(struct home *h, struct home_thread *t)
 {
 	switch (t->call.number) {
@@ -71,6 +82,7 @@ enum signalling home_signalling(struct home *h, struct home_thread *t)
 	}
 	case SYS_timer_delete:
 	case SYS_timer_settime:
+	case SYS_timer_getoverrun: /* of the tick that the guest has taken: see home_put_value() */
 	case SYS_kill:
 	case SYS_tgkill:
 	case SYS_tkill:

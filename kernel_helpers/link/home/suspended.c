@@ -9,16 +9,9 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
-#include "link/home/parts.h"
+#include "link/home/threads/parts.h"
 
 #define TIMEOUT_LIMIT_S (1ll << 31)
-
-int64_t home_now(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000000000ll + now.tv_nsec;
-}
 
 /* Whether the time-out of the call is a number of milliseconds, or a struct timespec, relative to now. */
 static int in_milliseconds(const struct call *c)
@@ -78,7 +71,7 @@ int64_t home_patience(struct home *h, struct home_thread *t)
 /* Milliseconds, not less than what is left. */
 static int64_t milliseconds_to(int64_t deadline)
 {
-	int64_t left = deadline - home_now();
+	int64_t left = deadline - monotonic_ns();
 	return left > 0 ? (left + 999999) / 1000000 : 0;
 }
 
@@ -89,7 +82,7 @@ void home_shorten(struct home *h, struct home_thread *t)
 	if (in_milliseconds(&t->call))
 		t->slot->arguments[timeout_argument(&t->call)] = milliseconds_to(t->deadline);
 	else if (free + sizeof(struct timespec) <= SLOT_DATA) {
-		int64_t left = t->deadline - home_now();
+		int64_t left = t->deadline - monotonic_ns();
 		left = left > 0 ? left : 0;
 		memcpy(data_of(t) + free, &(struct timespec){left / 1000000000, left % 1000000000}, sizeof(struct timespec));
 		t->slot->arguments[timeout_argument(&t->call)] = data_in_stub(h, t) + free;

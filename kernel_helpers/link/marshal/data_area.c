@@ -5,14 +5,14 @@
 #include <string.h>
 #include <sys/uio.h>
 #include "link/marshal/data_area.h"
+#include "process/guest_memory.h"
 
 #define PAGE 4096u
 #define STRING_LIMIT (32 * PAGE)     /* MAX_ARG_STRLEN, with the NUL */
 
 int guest_read(int tid, uint64_t address, void *to, size_t length)
 {
-	struct iovec here = {to, length}, there = {(void *)address, length};
-	return process_vm_readv(tid, &here, 1, &there, 1, 0) == (ssize_t)length ? 0 : -EFAULT;
+	return guest_memory_read(tid, address, to, length);
 }
 
 int begins(const struct marshalled *m, int tid, uint64_t address)
@@ -43,7 +43,7 @@ static int grow(void **array, uint32_t *room, uint32_t needed, size_t size, uint
 
 static uint32_t aligned(uint32_t offset, uint64_t address, uint64_t length)
 {
-	/* Direct I/O wants sectors; whoever aligned a buffer to them finds it aligned at home. */
+	/* Direct I/O wants sectors; a buffer that is aligned to them is so at home. */
 	uint32_t to = length >= 512 && !(address & 511) ? 512 : 16;
 	return (offset + to - 1) & ~(to - 1);
 }

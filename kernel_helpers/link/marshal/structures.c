@@ -8,7 +8,7 @@
 #define XATTR_ROOM 65536u /* XATTR_SIZE_MAX */
 #define NOTIFY_COOKIE 32u /* NOTIFY_COOKIE_LEN, mq_notify(2) */
 
-/* The struct sigevent of mq_notify: with SIGEV_THREAD it points to what is to be told. */
+/* The struct sigevent of mq_notify: with SIGEV_THREAD it points to what is to be sent. */
 void put_event(struct argument *a)
 {
 	struct sigevent event;

@@ -1,5 +1,5 @@
-/* What the four parts of a session share, each of which calls only those after it: life.c its life, receive.c frames that arrive, send.c
- * frames that leave, events.c what is noted. Others know link.h. */
+/* What the parts of a session share, each of which calls only those after it: life.c its life, receive.c frames that arrive, branch.c
+ * connections inside of its own, send.c frames that leave, events.c what is noted. Others know link.h. */
 #ifndef FARHOME_SESSION_INNER_H
 #define FARHOME_SESSION_INNER_H
 #include <pthread.h>
@@ -28,6 +28,8 @@ struct queued_event {
 
 struct session {
 	session_handler handler;
+	int (*on_tick)(void *owner);
+	void (*before)(void *owner);
 	void *owner;
 	int event_fd;
 	pthread_t receiver, sender;
@@ -36,17 +38,19 @@ struct session {
 	pthread_cond_t changed;
 	struct stream *stream, *fresh;  /* in use, and the next one; NULL: none */
 	int ready, stopping, held, silent, later, broken;
+	int ticking; /* atomic */
 	uint64_t last_number, sent, received, acknowledged_sent;
 	struct outgoing *first, *last, *next;   /* kept frames in order; the first one not sent on this connection */
 	struct queued_event *events, *events_tail;
 	unsigned events_count;
 	size_t events_bytes;
+	struct branch *branches;
 	int silence;                /* ms, 0: never */
-	int64_t heard, spoken;      /* by session_note_time(): whoever sends or receives, with no lock */
+	int64_t heard, spoken;      /* by session_note_time(), of each thread that sends or receives, with no lock */
 	char reason[120];
 	uint64_t kept, frames_in, frames_out, carried;
 	/* the receiver's own */
-	struct looking looking;
+	struct spin spinning;
 	unsigned char buffer[SESSION_BUFFER];
 	size_t begin, end;
 };
@@ -66,6 +70,11 @@ int session_acknowledge(struct session *s, uint64_t number);         /* -1: it w
 
 /* `sending` is held. */
 int session_send_bare(struct session *s, struct stream *stream, uint16_t kind, uint64_t acknowledged);
+
+#define BRANCH_PART 65536       /* bytes of a frame for one, at most */
+/* What has come for that one, if it is there still. */
+void session_give_branch(struct session *s, uint32_t number, const void *data, size_t length);
+void session_end_branches(struct session *s);
 
 void *session_receive_loop(void *session);
 void *session_send_loop(void *session);

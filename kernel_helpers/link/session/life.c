@@ -94,6 +94,7 @@ void session_free(struct session *s)
 	pthread_mutex_unlock(&s->lock);
 	pthread_join(s->receiver, NULL);
 	pthread_join(s->sender, NULL);
+	session_end_branches(s);
 	while (s->first) {
 		struct outgoing *next = s->first->next;
 		outgoing_free(s->first);

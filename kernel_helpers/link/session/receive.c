@@ -48,16 +48,16 @@ int session_read(struct session *s, void *to, size_t length)
 	return 0;
 }
 
-/* Looks on for the next frame. What else may come of it, session_read() finds. */
-static void look_on(struct session *s)
+/* Spins until the next frame comes, for a while. What else may come of it, session_read() finds. */
+static void spin(struct session *s)
 {
 	ssize_t n;
-	if (s->begin < s->end || !looking_begins(&s->looking))
+	if (s->begin < s->end || !spin_begins(&s->spinning))
 		return;
 	do
 		n = stream_receive(s->stream, s->buffer, SESSION_BUFFER, false);
-	while (n == -EAGAIN && looking_goes_on(&s->looking));
-	looking_ends(&s->looking);
+	while (n == -EAGAIN && spin_goes_on(&s->spinning));
+	spin_ends(&s->spinning);
 	if (n > 0) {
 		session_note_time(&s->heard);
 		s->begin = 0;
@@ -106,10 +106,26 @@ static int take_control(struct session *s, const struct frame *frame)
 	return 0;
 }
 
+static int take_branch(struct session *s, const struct frame *frame)
+{
+	if (frame->length > BRANCH_PART) {
+		session_broken(s, "a part of a branch is too long");
+		return -1;
+	}
+	unsigned char *data = malloc(frame->length + 1);
+	int failed = !data || session_read(s, data, frame->length);
+	if (!failed) {
+		session_accept(s, frame);
+		session_give_branch(s, frame->tid, data, frame->length);
+	}
+	free(data);
+	return failed ? -1 : 0;
+}
+
 static int take_frame(struct session *s)
 {
 	struct frame frame;
-	look_on(s);
+	spin(s);
 	if (session_read(s, &frame, sizeof frame))
 		return -1;
 	if (frame.length > FRAME_LIMIT || (!frame.number && frame.length)) {
@@ -152,6 +168,8 @@ static int take_frame(struct session *s)
 		return session_skip(s, frame.length);
 	if (frame.kind >= FRAME_CONTROL)
 		return take_control(s, &frame);
+	if (frame.kind == FRAME_BRANCH)
+		return take_branch(s, &frame);
 	if (s->handler(s->owner, s, &frame))
 		return -1;
 	return 0;
@@ -209,6 +227,14 @@ void session_accept(struct session *s, const struct frame *frame)
 	pthread_mutex_lock(&s->lock);
 	s->received = frame->number;
 	pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t session_last_received(struct session *s)
+{
+	pthread_mutex_lock(&s->lock);
+	uint64_t number = s->received;
+	pthread_mutex_unlock(&s->lock);
+	return number;
 }
 
 /* From here on no frame is handled, as behind a barrier; one that is being handled may still be. */

@@ -9,6 +9,8 @@
 
 #define SIGN_OF_LIFE 1000       /* ms between two, if nothing else is sent */
 #define LOOK 250                /* ms: whether a side that was silent is heard again */
+#define TICK 3                  /* ms */
+#define LAST_WORD 100           /* ms that it may wait to be sent */
 #define LEAST_WAIT 20           /* ms: something is due, and somebody else is sending */
 
 struct outgoing *outgoing_new(uint16_t kind, uint32_t tid, size_t head)
@@ -88,10 +90,10 @@ void session_drain(struct session *s, int wait)
 	}
 }
 
-uint64_t session_queue(struct session *s, struct outgoing *o)
+/* With the lock held. */
+static uint64_t add(struct session *s, struct outgoing *o)
 {
 	o->frame.length = o->head + o->body_length;
-	pthread_mutex_lock(&s->lock);
 	uint64_t number = o->frame.number = ++s->last_number;
 	o->next = NULL;
 	if (s->last)
@@ -102,6 +104,53 @@ uint64_t session_queue(struct session *s, struct outgoing *o)
 	if (!s->next)
 		s->next = o;
 	s->kept += o->frame.length;
+	return number;
+}
+
+void session_set_before(struct session *s, void (*before)(void *owner))
+{
+	s->before = before;
+}
+
+void session_queue_first(struct session *s, struct outgoing *o)
+{
+	pthread_mutex_lock(&s->lock);
+	add(s, o);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void session_send_later(struct session *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->later = 1;
+	pthread_cond_broadcast(&s->changed);
+	pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t session_queue(struct session *s, struct outgoing *o)
+{
+	if (s->before)
+		s->before(s->owner);
+	pthread_mutex_lock(&s->lock);
+	uint64_t number = add(s, o);
+	pthread_mutex_unlock(&s->lock);
+	return number;
+}
+
+uint64_t session_queue_after(struct session *s, struct outgoing *o, uint64_t number)
+{
+	if (s->before)
+		s->before(s->owner);
+	pthread_mutex_lock(&s->lock);
+	uint64_t given = s->last_number == number ? add(s, o) : 0;
+	pthread_mutex_unlock(&s->lock);
+	return given;
+}
+
+uint64_t session_last_queued(struct session *s)
+{
+	pthread_mutex_lock(&s->lock);
+	uint64_t number = s->last_number;
 	pthread_mutex_unlock(&s->lock);
 	return number;
 }
@@ -118,10 +167,7 @@ uint64_t session_post(struct session *s, struct outgoing *o, enum send_mode mode
 		session_send(s);
 		return number;
 	}
-	pthread_mutex_lock(&s->lock);
-	s->later = 1;
-	pthread_cond_broadcast(&s->changed);
-	pthread_mutex_unlock(&s->lock);
+	session_send_later(s);
 	return number;
 }
 
@@ -172,10 +218,27 @@ int session_flush(struct session *s, int milliseconds)
 	}
 }
 
+void session_say_received(struct session *s)
+{
+	if (pthread_mutex_trylock(&s->sending))
+		return;
+	pthread_mutex_lock(&s->lock);
+	struct stream *stream = s->ready ? s->stream : NULL;
+	uint64_t received = s->received;
+	pthread_mutex_unlock(&s->lock);
+	struct frame frame = {.kind = FRAME_HEARTBEAT, .acknowledged = received};
+	struct iovec part = {&frame, sizeof frame};
+	if (stream && stream_send(stream, &part, 1, LAST_WORD))
+		session_broken(s, "closed");
+	pthread_mutex_unlock(&s->sending);
+}
+
 /* Milliseconds until something may be due; the lock is held. */
 static long patience(const struct session *s)
 {
 	long left = SIGN_OF_LIFE;
+	if (__atomic_load_n(&s->ticking, __ATOMIC_SEQ_CST))
+		return TICK;
 	if (s->ready && left > SIGN_OF_LIFE - session_milliseconds_since(&s->spoken))
 		left = SIGN_OF_LIFE - session_milliseconds_since(&s->spoken);
 	if (s->stream && s->silence && !s->silent && !s->held && left > s->silence - session_milliseconds_since(&s->heard))
@@ -183,6 +246,28 @@ static long patience(const struct session *s)
 	if (s->silent && left > LOOK)
 		left = LOOK;
 	return left < LEAST_WAIT ? LEAST_WAIT : left + 1;
+}
+
+void session_set_tick(struct session *s, int (*on_tick)(void *owner))
+{
+	s->on_tick = on_tick;
+}
+
+void session_tick(struct session *s)
+{
+	if (__atomic_exchange_n(&s->ticking, 1, __ATOMIC_SEQ_CST))
+		return;
+	pthread_mutex_lock(&s->lock);
+	pthread_cond_broadcast(&s->changed);
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* What others have asked to be done later. One that asks while we find that there is nothing is asked again. */
+static void tick(struct session *s)
+{
+	__atomic_store_n(&s->ticking, 0, __ATOMIC_SEQ_CST);
+	if (s->on_tick(s->owner))
+		__atomic_store_n(&s->ticking, 1, __ATOMIC_SEQ_CST);
 }
 
 /* Sends what others may not wait for, and once a second a sign of life; notices the other side's silence. */
@@ -211,7 +296,10 @@ void *session_send_loop(void *argument)
 			session_plain_event(s, EVENT_HEARD, "");
 		}
 		uint64_t received = s->received;
+		int ticks = __atomic_load_n(&s->ticking, __ATOMIC_SEQ_CST);
 		pthread_mutex_unlock(&s->lock);
+		if (ticks)
+			tick(s);
 		if (work)
 			session_drain(s, 1);
 		else if (ready && session_milliseconds_since(&s->spoken) >= SIGN_OF_LIFE && !pthread_mutex_trylock(&s->sending)) {

@@ -38,7 +38,7 @@ static void obey(const struct mfs_notification *one)
 	else if (header->error == MFS_LOOK_SOON)
 		mfs_pages_look_soon(ack.nodeid);
 	else if ((result = mfs_fuse_tell(header, one->size)) == -ENOENT)
-		mfs_fuse_forget_names(); /* it does not know the node yet: perhaps it is just about to take an answer that tells of it */
+		mfs_fuse_forget_names(); /* it does not know the node yet: perhaps it is just about to take an answer about it */
 	else if (result && result != -ENODEV)
 		mfs_log("the kernel does not take notification %d: %s", header->error, strerror(-result));
 }
@@ -87,6 +87,14 @@ static void agree(const struct fuse_in_header *in)
 		mfs_fuse_fail(in->unique, EPROTO);
 }
 
+static bool is_answered(const struct fuse_in_header *in)
+{
+	for (unsigned i = 0; i < MFS_MEMORIES; i++)
+		if (mfs_memories[i].asked(in))
+			return true;
+	return false;
+}
+
 static void *take_requests(void *unused)
 {
 	char *buffer = malloc(MFS_FRAME_MOST);
@@ -106,9 +114,8 @@ static void *take_requests(void *unused)
 		if (in->opcode == FUSE_GETATTR)
 			mfs_pages_asked(in->nodeid);
 		mfs_unread_asked(in);
-		if (in->opcode == FUSE_INIT || in->opcode == FUSE_DESTROY || mfs_known_answers(in) || mfs_beside_answers(in))
+		if (in->opcode == FUSE_INIT || in->opcode == FUSE_DESTROY || is_answered(in))
 			continue;
-		mfs_promises_asked(in);
 		mfs_link_forward(buffer, (size_t)size);
 	}
 	kill(getpid(), SIGTERM);

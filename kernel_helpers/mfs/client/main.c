@@ -7,7 +7,7 @@
  *   --timeout SECONDS                for which a peer that is lost is waited for; 0: without end
  *   --setuid                         setuid bits count
  *   --plain                          no encryption, if the peer does not want it either
- *   --with-parent                    ends with the thread that has started it, whoever else has its standard input
+ *   --with-parent                    ends with the thread that has started it, also if others have its standard input
  *   --keep                           in two processes: when the one that serves dies, another goes on where it was
  *
  * Started by mosd, as root; unmounts and ends with it (when its standard input does), or on SIGINT or SIGTERM. */
@@ -30,7 +30,7 @@
 
 #define LOOK 250        /* ms */
 
-/* Memory that others see by that descriptor, which is closed; -1: nobody does. NULL: errno tells. */
+/* Memory that others see by that descriptor, which is closed; -1: nobody does. NULL: errno says why. */
 static void *shared(int fd, size_t size)
 {
 	void *memory = MAP_FAILED;
@@ -179,8 +179,8 @@ int main(int argc, char **argv)
 	printf("ready\n");
 	fflush(stdout);
 	serve_until_the_end(signals);
-	/* By force: whoever waits for an answer has it, for the connection is aborted. One of our own threads may wait for whoever does (pages that
-	 * are taken away while they are read), and as long as it does the kernel's end stays open. */
+	/* By force: the connection is aborted, which answers each process that waits. One of our own threads may wait for such a process (pages
+	 * that are taken away while they are read), and as long as it does the kernel's end stays open. */
 	if (umount2(mfs_options.mount, MNT_FORCE | UMOUNT_NOFOLLOW))
 		umount2(mfs_options.mount, MNT_DETACH | UMOUNT_NOFOLLOW);
 	mfs_link_end();

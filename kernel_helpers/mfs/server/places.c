@@ -1,5 +1,5 @@
 /* What peers may have of us at a time. Each count that a peer's requests make grow has a bound for all peers, so that we never come to an
- * end, and one for each peer; and the last quarter is for those who have little: whoever takes all they can get leaves the others enough. */
+ * end, and one for each peer; and the last quarter is for peers that have little: a peer that takes all it can get leaves the others enough. */
 #define _GNU_SOURCE
 #include "mfs/log.h"
 #include "mfs/members.h"
@@ -25,7 +25,7 @@ struct mfs_peer {
 
 struct bound {
 	const char *name;
-	unsigned all, each, least; /* least: whoever has less gets one of the last quarter, too */
+	unsigned all, each, least; /* least: a peer that has less gets one of the last quarter, too */
 	atomic_uint taken;
 };
 

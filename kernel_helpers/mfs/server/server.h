@@ -1,4 +1,4 @@
-/* mfs-server: where it keeps what outlives it, and what it tells mosd that it has done. */
+/* mfs-server: where it keeps what outlives it, and what it reports to mosd. */
 #ifndef MFS_SERVER_H
 #define MFS_SERVER_H
 

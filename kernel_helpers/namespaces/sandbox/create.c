@@ -1,13 +1,13 @@
-/* A sandbox is made: the keeper, which stays, and process 1 of the new namespaces.
+/* A sandbox is made: the holder, which stays, and process 1 of the new namespaces.
  *
- *   keeper (all rights of the caller)                     process 1 (root of the new user namespace)
+ *   holder (all rights of the caller)                     process 1 (root of the new user namespace)
  *   a mount namespace, the clocks
  *   clone3 -----------------------------------------------> waits
  *   its maps of users and groups; the root; /proc
  *   "go" --------------------------------------------------> becomes root inside, joins the cgroups
  *   shows files, when it is asked to                       reaps, gives out pids, makes vessels
  *
- * The mount namespace is the keeper's, and so of the user namespace outside: no capability inside changes a mount of it. */
+ * The mount namespace is the holder's, and so of the user namespace outside: no capability inside changes a mount of it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,7 @@ static void raise_loopback(void)
 	close(fd);
 }
 
-/* The children's clocks run ahead of ours. Offsets are told against the first time namespace of all, so that ours count too. */
+/* The children's clocks run ahead of ours. Offsets are counted against the first time namespace of all, so that ours count too. */
 static void shift_clocks(const char *ahead)
 {
 	static const char *names[] = {"monotonic", "boottime"};
@@ -166,13 +166,13 @@ static void be_first(const struct requests *q, int up, int go, const int *groups
 {
 	char ok;
 	if (read(go, &ok, 1) != 1)
-		_exit(125); /* the keeper has said why */
+		_exit(125); /* the holder has said why */
 	sandbox_offer_to_oom_killer(); /* while its file is ours */
 	if (q->uids)
 		sandbox_become_root();
 	sandbox_die_with_parent(); /* after that: a change of credentials clears it */
-	struct pollfd keeper = {go, 0, 0};
-	if (poll(&keeper, 1, 0) && keeper.revents & POLLHUP)
+	struct pollfd holder = {go, 0, 0};
+	if (poll(&holder, 1, 0) && holder.revents & POLLHUP)
 		_exit(125);
 	setsid();
 	sigset_t children;

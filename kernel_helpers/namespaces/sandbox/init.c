@@ -72,7 +72,7 @@ void sandbox_serve_forever(int children, int numbers, int last_pid)
 	char text[4096];
 	for (;;) {
 		reap();
-		poll(watched, 2, 1000); /* a task with exit signal 0 tells nobody of its end */
+		poll(watched, 2, 1000); /* a task with exit signal 0 reports its end to nobody */
 		if (watched[0].revents && read(children, text, sizeof text) < 0 && errno != EAGAIN)
 			watched[0].fd = -1;
 		if (watched[1].revents) {

@@ -11,9 +11,9 @@
  *
  * Requests are strings, each ended by NUL: `hostname NAME`, `domainname NAME`, `size BYTES`, `clocks MONOTONIC:BOOTTIME` (how
  * many ns ahead of the caller's they are inside), `uids MAP` and `gids MAP` (lines as in /proc/PID/uid_map: a user namespace; none without)
- * and `root ID` (who root inside is outside), `numbers FD` (a socket through which process 1 is told the last pid, in digits,
+ * and `root ID` (which user root inside is outside), `numbers FD` (a socket through which process 1 gets the last pid, in digits,
  * or `v` and the pid of a vessel that it is to make, a process without a descriptor that waits for ever), `files FD` (one through which
- * the keeper, this program, is given the mount of a file and told where the guest shall see it; both answer by '+' or '-'),
+ * the holder, this program, is given the mount of a file and the path at which the guest shall see it; both answer by '+' or '-'),
  * `bind ro|rw SOURCE TARGET` (every word its own string). Sources are opened in the caller's mount namespace, targets inside the sandbox, after its
  * root has become the only root: no target can lead out of it. CGROUP is the directory of a cgroup to join.
  *
@@ -155,7 +155,7 @@ static int run(char **arguments)
 	if (!child) {
 		if (strcmp(pid, "0") && uid != -2)
 			sandbox_offer_to_oom_killer();
-		/* Whoever runs inside has no more rights than root inside. */
+		/* A process inside has no more rights than root inside. */
 		if (users >= 0 && setns(users, CLONE_NEWUSER))
 			sandbox_fail("the users of the sandbox");
 		if (users >= 0)

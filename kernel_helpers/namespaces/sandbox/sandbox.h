@@ -59,14 +59,14 @@ void sandbox_make_root(const struct requests *q);
 void sandbox_place(const struct bind *bind);
 /* 0, or -1 and errno. */
 int sandbox_remount_root(int read_only);
-/* One more file, in a sandbox that is sealed: whether it is there. The guest makes no file call here: it does not meet a root that can be
+/* One more file, in a sandbox that is confined: whether it is there. The guest makes no file call here: it does not meet a root that can be
  * written. */
 int sandbox_show_file(int tree, const char *target);
 
 /* What came through a socket, and a descriptor if one came along, else -1. Returns its length. */
 long sandbox_take_request(int socket, char *text, unsigned long room, int *descriptor);
 
-/* Reaps orphans, of whom `children` (a signalfd) tells, and does what comes through `numbers`, answered by '+' or '-'. */
+/* Reaps orphans, that `children` (a signalfd) reports, and does what comes through `numbers`, answered by '+' or '-'. */
 void sandbox_serve_forever(int children, int numbers, int last_pid) __attribute__((noreturn));
 
 #endif

@@ -72,7 +72,7 @@ static int collect_span(void *context, uint64_t start, uint64_t end, bool writte
 	return 0;
 }
 
-/* As walk_scan, of guards: where a category tells of them, or, with words, of what may be swapped. */
+/* As walk_scan, of guards: where a category reports them, or, with words, of what may be swapped. */
 static int find_guards(int pagemap, bool words, uint64_t start, uint64_t end, struct spans *found)
 {
 	struct scan_region regions[SCAN_REGIONS];
@@ -101,8 +101,8 @@ static int find_guards(int pagemap, bool words, uint64_t start, uint64_t end, st
 	return 0;
 }
 
-/* Where a process has guards (MADV_GUARD_INSTALL) in the ranges (sorted): start and end of each run into spans. words: told by the words of
- * pagemap, as where no category tells. Returns how many runs, at most room; 0 also where there is no PAGEMAP_SCAN, and no guards
+/* Where a process has guards (MADV_GUARD_INSTALL) in the ranges (sorted): start and end of each run into spans. words: found by the words of
+ * pagemap, as where there is no category. Returns how many runs, at most room; 0 also where there is no PAGEMAP_SCAN, and no guards
  * therefore; -errno. */
 int64_t farhome_pages_guards(int pid, const struct page_range *ranges, size_t count, uint64_t (*spans)[2], size_t room, int words)
 {

@@ -1,4 +1,4 @@
-/* What the kernel tells of a process's pages: /proc/PID/pagemap, its words and PAGEMAP_SCAN (Linux 6.7); and what of that are guards. */
+/* What the kernel reports about a process's pages: /proc/PID/pagemap, its words and PAGEMAP_SCAN (Linux 6.7); and what of that are guards. */
 #ifndef FARHOME_PAGEMAP_H
 #define FARHOME_PAGEMAP_H
 #include "pages/tables/tables.h"
@@ -33,9 +33,9 @@ struct scan_argument {
 
 /* Whether a word of pagemap is that of a guard (MADV_GUARD_INSTALL). */
 bool is_guard(uint64_t word);
-/* IS_GUARD where PAGEMAP_SCAN knows it, else 0: Linux 6.13 to 6.15 have guards, and tell of them in words alone. */
+/* IS_GUARD where PAGEMAP_SCAN knows it, else 0: Linux 6.13 to 6.15 have guards, and report them in words alone. */
 uint64_t guard_category(void);
-/* Calls found with each run of [start, end) whose pages are guards, or are not, as words tell. Returns what found returns when that is
+/* Calls found with each run of [start, end) whose pages are guards, or are not, as words show. Returns what found returns when that is
  * not 0; -errno. */
 int walk_guards(int pagemap, uint64_t start, uint64_t end, bool guards, bool written, found_pages found, void *context);
 

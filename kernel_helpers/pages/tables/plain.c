@@ -1,4 +1,4 @@
-/* Tables of plain mappings: made of what the kernel tells, checked when they come from outside, and looked through. */
+/* Tables of plain mappings: made of what the kernel reports, checked when they come from outside, and looked through. */
 #define _GNU_SOURCE
 #include "pages/tables/plain.h"
 #include "pages/tables/tables.h"
@@ -33,13 +33,17 @@ size_t farhome_plain_take(struct vma *vmas, size_t count, const uint8_t (*bits)[
 
 struct finding {
 	struct plain *next, *end; /* those that have not been passed yet */
+	bool guards;              /* there may be some */
 };
 
 static int found_own(void *context, uint64_t start, uint64_t end, bool written)
 {
 	struct finding *finding = context;
 
-	(void)written;
+	if (!written) {
+		finding->guards = true;
+		return 0;
+	}
 	while (finding->next < finding->end && finding->next->end <= start)
 		finding->next++;
 	for (struct plain *plain = finding->next; plain < finding->end && plain->start < end; plain++)
@@ -53,10 +57,11 @@ static int stop_at_page(void *context, uint64_t start, uint64_t end, bool writte
 	return 1;
 }
 
-/* Whether pid has pages in each: `own` is a page then. Returns 0 or -errno. */
+/* Whether pid has pages in each: `own` is a page then. Returns 1: those of few pages may have guards, 0: they have none, or -errno. */
 int farhome_plain_own(int pid, struct plain *table, size_t count)
 {
 	int pagemap = open_proc(pid, "pagemap", O_RDONLY), result = 0;
+	bool guards = false;
 
 	if (pagemap < 0)
 		return pagemap;
@@ -70,11 +75,27 @@ int farhome_plain_own(int pid, struct plain *table, size_t count)
 		while (next < count && table[next].end - table[next].start <= FEW_PAGES &&
 		       table[next].start - table[next - 1].end <= FEW_PAGES)
 			next++;
-		struct finding finding = {&table[i], &table[next]};
-		result = walk_pages(pagemap, SCAN_OWN, table[i].start, table[next - 1].end, found_own, &finding);
+		struct finding finding = {&table[i], &table[next], false};
+		result = walk_pages(pagemap, SCAN_MARKED, table[i].start, table[next - 1].end, found_own, &finding);
+		guards |= finding.guards;
 	}
 	close(pagemap);
-	return result < 0 ? result : 0;
+	return result < 0 ? result : guards;
+}
+
+/* Where those are that have more than few pages, those that touch as one. Returns how many there are in `spans`, which has room for all. */
+size_t farhome_plain_large(const struct plain *table, size_t count, struct span *spans)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < count; i++)
+		if (table[i].end - table[i].start > FEW_PAGES) {
+			if (found && spans[found - 1].end == table[i].start)
+				spans[found - 1].end = table[i].end;
+			else
+				spans[found++] = (struct span){table[i].start, table[i].end};
+		}
+	return found;
 }
 
 /* Where those are that have one of `any` (0: whatever they have), none of `none`, and, with has_own, pages; those that touch as one. Returns

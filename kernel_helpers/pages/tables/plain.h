@@ -37,7 +37,7 @@ enum plain_flag {
 #define PLAIN_WATCHED (1u << 31) /* writes to it are noted: of no use on another node */
 #define PLAIN_KINDS (PLAIN_BIT(PLAIN_FLAGS) - 1)
 
-/* A mapping as the kernel tells of it (vmas.c). */
+/* A mapping as the kernel reports it (vmas.c). */
 struct vma {
 	uint64_t start, end, flags;
 	uint64_t other; /* whether it may have a file or a name */

@@ -33,6 +33,7 @@ def _native() -> ctypes.CDLL:
     return library.functions(
         ("farhome_plain_take", size, [pointer, size, pointer, size, pointer]),
         ("farhome_plain_own", i, [i, pointer, size]),
+        ("farhome_plain_large", size, [pointer, size, pointer]),
         ("farhome_plain_spans", size, [pointer, size, u32, u32, i, pointer]),
         ("farhome_plain_unfit", size, [pointer, size]),
         ("farhome_plain_forget", None, [pointer, size]),
@@ -89,8 +90,8 @@ class Table:
 
     @classmethod
     def taken(cls, vmas: ctypes.Array[ctypes.c_uint64], count: int, bits: Sequence[tuple[int, int]]) -> Table:
-        """Those of `count` mappings (vmas.c) that are plain; the others stay, at the beginning. bits: pairs of a bit of the kernel's flags
-        and one of `kind`."""
+        """Return those of `count` mappings (vmas.c) that are plain; the others stay, at the beginning. bits: pairs of a bit of the kernel's
+        flags and one of `kind`."""
         table = cls(count)
         pairs = (ctypes.c_uint8 * (2 * len(bits)))(*[number for pair in bits for number in pair])
         table._count = _native().farhome_plain_take(vmas, count, pairs, len(bits), table._data)
@@ -113,16 +114,24 @@ class Table:
         _native().farhome_plain_forget(copied, self._count)
         return copied.raw[: self._count * SIZE]
 
-    def count_own(self, pid: int) -> None:
-        """`own` becomes a page where the process has pages, else nothing. Errors: OSError."""
-        if self._count:
-            result = _native().farhome_plain_own(pid, self._data, self._count)
-            if result < 0:
-                raise OSError(-result, f"pages of process {pid}")
+    def count_own(self, pid: int) -> bool:
+        """`own` becomes a page where the process has pages, else nothing. Returns whether those that are not large() may have guards.
+        Errors: OSError."""
+        if not self._count:
+            return False
+        result = _native().farhome_plain_own(pid, self._data, self._count)
+        if result < 0:
+            raise OSError(-result, f"pages of process {pid}")
+        return bool(result)
+
+    def large(self) -> list[Span]:
+        """Return where those are that have more than a few pages; those that touch as one."""
+        found = (ctypes.c_uint64 * (2 * self._count))()
+        return _pairs(found, _native().farhome_plain_large(self._data, self._count, found))
 
     def spans(self, having: int = 0, lacking: int = 0, own: bool = False) -> list[Span]:
-        """Where those are whose kind has one of the bits `having` (0: any), and none of `lacking`, and, with `own`, that have pages; those
-        that touch as one."""
+        """Return where those are whose kind has one of the bits `having` (0: any), and none of `lacking`, and, with `own`, that have pages;
+        those that touch as one."""
         found = (ctypes.c_uint64 * (2 * self._count))()
         count = _native().farhome_plain_spans(self._data, self._count, having, lacking, own, found)
         return _pairs(found, count)
@@ -132,8 +141,8 @@ class Table:
         return int(_native().farhome_plain_at(self._data, self._count, address))
 
     def plan(self, filled: Sequence[Span], apart: Sequence[Span]) -> Plan:
-        """How they are made. filled (sorted, apart): memory that is there, readable and writable, with its pages; apart (as sorted): where
-        the caller has to look at each."""
+        """Return how they are made. filled (sorted, apart): memory that is there, readable and writable, with its pages; apart (as sorted):
+        where the caller has to look at each."""
         plan, places = _Plan(), (_spans(filled), len(filled), _spans(apart), len(apart))
         _native().farhome_plain_plan(self._data, self._count, *places, ctypes.byref(plan))  # counts
         counts = (plan.creates, plan.protects, plan.advises, plan.locks)

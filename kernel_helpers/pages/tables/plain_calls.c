@@ -1,7 +1,7 @@
 /* The system calls by which plain mappings are made in a process that is to have them. */
 #define _GNU_SOURCE
 #include "pages/tables/plain.h"
-#include "process/inject.h"
+#include "process/injection/inject.h"
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>

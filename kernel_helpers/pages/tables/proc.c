@@ -1,4 +1,4 @@
-/* Files of /proc that tell of a process. */
+/* Files of /proc that describe a process. */
 #define _GNU_SOURCE
 #include "pages/tables/tables.h"
 #include <errno.h>

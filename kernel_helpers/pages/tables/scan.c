@@ -20,7 +20,8 @@ static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, 
 {
 	struct scan_region regions[SCAN_REGIONS];
 	bool takes = scan == SCAN_TAKE || scan == SCAN_DENSE_TAKE, dense = scan == SCAN_DENSE || scan == SCAN_DENSE_TAKE;
-	uint64_t guard = guard_category();
+	bool marked = scan == SCAN_MARKED;
+	uint64_t guard = guard_category(), left_out = IS_FILE | IS_ZERO_PAGE | (marked ? 0 : guard);
 
 	while (start < end) {
 		struct scan_argument argument = {
@@ -33,11 +34,11 @@ static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, 
 			.max_pages = takes                       ? TAKEN_AT_ONCE
 			             : scan == SCAN_ANY && guard ? 1
 			                                         : 0,
-			.category_inverted = IS_FILE | IS_ZERO_PAGE | guard,
-			.category_mask = IS_FILE | IS_ZERO_PAGE | guard | (takes ? IS_WATCHED | IS_WRITTEN : 0),
+			.category_inverted = left_out,
+			.category_mask = left_out | (takes ? IS_WATCHED | IS_WRITTEN : 0),
 			.category_anyof_mask = IS_PRESENT | IS_SWAPPED,
 			/* Regions of different categories come apart: what the caller's batches join again. */
-			.return_mask = (scan == SCAN_TELL ? IS_WRITTEN : IS_PRESENT) | (guard ? 0 : IS_SWAPPED),
+			.return_mask = (scan == SCAN_TELL ? IS_WRITTEN : IS_PRESENT) | (guard ? 0 : IS_SWAPPED) | (marked ? guard : 0),
 		};
 		if (dense) { /* for these very masks the kernel has a way of its own, which looks at one bit of an entry */
 			argument.category_inverted = argument.category_anyof_mask = 0;
@@ -55,8 +56,12 @@ static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, 
 		for (int i = 0; i < count; i++) {
 			bool written = scan != SCAN_TELL || regions[i].categories & IS_WRITTEN;
 			bool may_be_guards = !guard && !dense && regions[i].categories & IS_SWAPPED;
-			int result = may_be_guards ? walk_guards(pagemap, regions[i].start, regions[i].end, false, written, found, context)
-			                           : found(context, regions[i].start, regions[i].end, written);
+			bool is_marked = marked && (may_be_guards || regions[i].categories & guard);
+			int result = is_marked ? found(context, regions[i].start, regions[i].end, false) : 0;
+			if (!result && may_be_guards)
+				result = walk_guards(pagemap, regions[i].start, regions[i].end, false, written, found, context);
+			else if (!is_marked)
+				result = found(context, regions[i].start, regions[i].end, written);
 			if (result)
 				return result;
 		}
@@ -107,7 +112,7 @@ int walk_pages(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_
 {
 	static int without_scan;
 
-	if (scan != SCAN_OWN && scan != SCAN_ANY)
+	if (scan != SCAN_OWN && scan != SCAN_ANY && scan != SCAN_MARKED)
 		return walk_scan(pagemap, scan, start, end, found, context);
 	if (!__atomic_load_n(&without_scan, __ATOMIC_RELAXED)) {
 		int result = walk_scan(pagemap, scan, start, end, found, context);

@@ -1,4 +1,4 @@
-/* What the page tables of a process tell, and its pages by it. */
+/* What the page tables of a process show, and its pages by it. */
 #ifndef FARHOME_TABLES_H
 #define FARHOME_TABLES_H
 #include <stdbool.h>
@@ -34,8 +34,9 @@ bool is_zero_page(const char *page);
 enum scan {
 	SCAN_OWN,        /* those that the process has of its own: not the file's, not the zero page */
 	SCAN_ANY,        /* the first of these */
+	SCAN_MARKED,     /* all of its own, and what may be guards: as not written */
 	SCAN_TAKE,       /* of these, those written since they were taken last, which are taken: watched for the next write */
-	SCAN_TELL,       /* all of its own, told whether they were written since they were taken */
+	SCAN_TELL,       /* all of its own, and whether they were written since they were taken */
 	SCAN_DENSE_TAKE, /* as SCAN_TAKE, and what is no page counts as written, once: ten times as fast */
 	SCAN_DENSE,      /* those written, and what is no page: as fast */
 };

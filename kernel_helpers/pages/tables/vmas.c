@@ -2,7 +2,7 @@
  *
  * A BPF iterator over the mappings of one process (Linux 6.1 for one process) writes start, end and flags of each, and whether it may have a
  * file or a name, which it does not read. Where structures have
- * their members is read from the kernel's own description (BTF). Whatever is missing (BTF, the right to use BPF) is an error, and who asks
+ * their members is read from the kernel's own description (BTF). Whatever is missing (BTF, the right to use BPF) is an error, and the caller
  * reads smaps. Which bit is which is for the caller to find out on mappings of its own. */
 #define _GNU_SOURCE
 #include "pages/tables/tables.h"
@@ -299,6 +299,16 @@ int64_t farhome_vmas_read(int program, int pid, struct vma *vmas, size_t room)
 	}
 	close(iterator);
 	return result ? result : (int64_t)((struct vma *)next - vmas);
+}
+
+/* The flags that any of them has. */
+uint64_t farhome_vmas_flags(const struct vma *vmas, size_t count)
+{
+	uint64_t flags = 0;
+
+	for (size_t i = 0; i < count; i++)
+		flags |= vmas[i].flags;
+	return flags;
 }
 
 static int any(void *context, uint64_t start, uint64_t end, bool written)

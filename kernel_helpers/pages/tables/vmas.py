@@ -1,6 +1,6 @@
 """Python face of vmas.c: the flags of a process's mappings in a moment, whatever their size.
 
-The kernel's bits are not promised to anybody. So they are tried first, on mappings of our own of which /proc/self/smaps tells the flags:
+The kernel's bits are not promised to anybody. So they are tried first, on mappings of our own of which /proc/self/smaps shows the flags:
 where one differs, or BPF cannot be used, there is nothing to be had here.
 """
 
@@ -26,7 +26,7 @@ BITS = {
 }  # fmt: skip
 """Names in smaps -> bits of vm_flags (include/linux/mm.h)."""
 _MAY_BE_SEALED = 1 << 42 | 1 << 63
-"""VM_SEALED since Linux 6.17, and before; what else they may mean, smaps tells."""
+"""VM_SEALED since Linux 6.17, and before; what else they may mean, smaps shows."""
 _KERNELS_OWN = ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]")
 ROOM, MOST = 1 << 17, 1 << 20
 """mappings: for so many there is room at first, and in the end"""
@@ -65,6 +65,7 @@ def _native() -> ctypes.CDLL:
         ("farhome_vmas_layout", i, [pointer]),
         ("farhome_vmas_open", i, [pointer]),
         ("farhome_vmas_read", ctypes.c_int64, [i, i, pointer, size]),
+        ("farhome_vmas_flags", ctypes.c_uint64, [pointer, size]),
         ("farhome_pages_any", i, [i, pointer, size, pointer]),
     )
 
@@ -77,7 +78,7 @@ def _check(result: int, what: str) -> int:
 
 @functools.cache
 def layout() -> _Layout | None:
-    """Where this kernel has what; None, said in the log: it cannot be asked. Takes 20 ms, once; what is forked has it already."""
+    """Return where this kernel has what; None, said in the log: it cannot be asked. Takes 20 ms, once; what is forked has it already."""
     found = _Layout()
     try:
         _check(_native().farhome_vmas_layout(ctypes.byref(found)), "the kernel's description of itself")
@@ -87,28 +88,29 @@ def layout() -> _Layout | None:
         finally:
             os.close(program)
     except OSError as error:
-        log.info("mappings are told by smaps: %s", error)
+        log.info("mappings are read from smaps: %s", error)
         return None
     if difference:
-        log.warning("mappings are told by smaps: %s", difference)
+        log.warning("mappings are read from smaps: %s", difference)
         return None
     return found
 
 
 def flags(pid: int, room: int = ROOM) -> dict[Span, frozenset[str]] | None:
-    """Of each mapping, the names in BITS that it has. None: it cannot be told this way. Errors: OSError."""
+    """Of each mapping, the names in BITS that it has. None: it cannot be found this way. Errors: OSError."""
     return _read(_own_program(), pid, room) if layout() is not None else None
 
 
-def table(pid: int, room: int = ROOM) -> tuple[Table, list[tuple[int, int, int]]] | None:
-    """Its plain mappings, whose pages are not counted, and of each other its start, its end and the kernel's flags, of which names() tells
-    some. None, and errors: as flags()."""
+def table(pid: int, room: int = ROOM) -> tuple[Table, list[tuple[int, int, int]], bool] | None:
+    """Return its plain mappings, whose pages are not counted, of each other its start, its end and the kernel's flags, of which names()
+    shows some, and whether any mapping may be sealed. None, and errors: as flags()."""
     if layout() is None:
         return None
-    told, count = _numbers(_own_program(), pid, room)
-    plain = Table.taken(told, count, [(bit, _PLACES[name]) for name, bit in BITS.items()])
-    left = told[: _WORDS * (count - len(plain))]
-    return plain, list(zip(left[::_WORDS], left[1::_WORDS], left[2::_WORDS], strict=True))
+    reported, count = _numbers(_own_program(), pid, room)
+    may_be_sealed = _may_be_sealed(reported, count)
+    plain = Table.taken(reported, count, [(bit, _PLACES[name]) for name, bit in BITS.items()])
+    left = reported[: _WORDS * (count - len(plain))]
+    return plain, list(zip(left[::_WORDS], left[1::_WORDS], left[2::_WORDS], strict=True)), may_be_sealed
 
 
 def _own_program() -> int:
@@ -123,13 +125,13 @@ def _own_program() -> int:
 
 
 def _read(program: int, pid: int, room: int) -> dict[Span, frozenset[str]]:
-    return {span: names(bits) for span, (bits, _) in _told(program, pid, room).items()}
+    return {span: names(bits) for span, (bits, _) in _reported(program, pid, room).items()}
 
 
-def _told(program: int, pid: int, room: int) -> dict[Span, tuple[int, bool]]:
+def _reported(program: int, pid: int, room: int) -> dict[Span, tuple[int, bool]]:
     """Of each mapping its flags, and whether it may have a file or a name."""
-    told, count = _numbers(program, pid, room)
-    each = [told[at : at + _WORDS] for at in range(0, _WORDS * count, _WORDS)]
+    reported, count = _numbers(program, pid, room)
+    each = [reported[at : at + _WORDS] for at in range(0, _WORDS * count, _WORDS)]
     return {(start, end): (bits, bool(other)) for start, end, bits, other in each}
 
 
@@ -149,11 +151,14 @@ def names(bits: int) -> frozenset[str]:
     return frozenset(name for name, bit in BITS.items() if bits >> bit & 1)
 
 
+def _may_be_sealed(reported: ctypes.Array[ctypes.c_uint64], count: int) -> bool:
+    return bool(_native().farhome_vmas_flags(reported, count) & _MAY_BE_SEALED)
+
+
 def is_sealed(pid: int) -> bool:
-    """Whether any mapping of it, but the kernel's own, is sealed (mseal, Linux 6.10). Errors: OSError."""
+    """Return whether any mapping of it, but the kernel's own, is sealed (mseal, Linux 6.10). Errors: OSError."""
     if layout() is not None:
-        told, count = _numbers(_own_program(), pid, ROOM)
-        if not any(bits & _MAY_BE_SEALED for bits in set(told[2 : _WORDS * count : _WORDS])):
+        if not _may_be_sealed(*_numbers(_own_program(), pid, ROOM)):
             return False
     elif tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2]) < (6, 10):
         return False
@@ -183,7 +188,7 @@ def _difference(program: int) -> str:
     """What the bits say otherwise than smaps does, of all mappings of ours; nothing, as a rule. Errors: OSError."""
     with _samples():
         for _ in range(3):  # an allocation between the two looks is no difference
-            told = _told(program, os.getpid(), ROOM)
+            reported = _reported(program, os.getpid(), ROOM)
             with open("/proc/self/smaps", encoding="utf-8", errors="replace") as smaps:
                 text = smaps.read()
             said = {}
@@ -191,18 +196,18 @@ def _difference(program: int) -> str:
                 words = _FLAGS.search(body)
                 has_words = BITS.keys() & (words.group(1).split() if words else ())
                 said[(int(start, 16), int(end, 16))] = has_words, inode != "0" or bool(name)
-            common = told.keys() & said.keys()
-            wrong = next((span for span in common if not _agree(told[span], said[span])), None)
+            common = reported.keys() & said.keys()
+            wrong = next((span for span in common if not _agree(reported[span], said[span])), None)
             if wrong is None and len(common) * 2 > len(said):
                 return ""
     if wrong is None:
         return "the mappings do not stand still"
-    return f"{sorted(names(told[wrong][0]))} for {sorted(said[wrong][0])}, file or name: {told[wrong][1]} for {said[wrong][1]}"
+    return f"{sorted(names(reported[wrong][0]))} for {sorted(said[wrong][0])}, file or name: {reported[wrong][1]} for {said[wrong][1]}"
 
 
-def _agree(told: tuple[int, bool], said: tuple[Set[str], bool]) -> bool:
-    """What is told of a mapping with what smaps says. One without a name may be asked about, not the other way."""
-    return names(told[0]) == said[0] and told[1] >= said[1]
+def _agree(reported: tuple[int, bool], said: tuple[Set[str], bool]) -> bool:
+    """What is said about a mapping with what smaps says. One without a name may be asked about, not the other way."""
+    return names(reported[0]) == said[0] and reported[1] >= said[1]
 
 
 @contextmanager

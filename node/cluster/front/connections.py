@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from node.common.message_streams import BUFFER
 from wire.frames import Message
 
@@ -36,7 +36,7 @@ class PeerRefused(PeerError):
 
 
 def certificate_name(writer: asyncio.StreamWriter) -> str:
-    """The common name in the peer's checked certificate, "" if it gave none."""
+    """Return the common name in the peer's checked certificate, "" if it gave none."""
     certificate = writer.get_extra_info("peercert") or {}
     for part in certificate.get("subject", ()):
         for key, value in part:
@@ -46,7 +46,7 @@ def certificate_name(writer: asyncio.StreamWriter) -> str:
 
 
 def certificate_der(writer: asyncio.StreamWriter) -> bytes:
-    """The peer's certificate as it came, b"" if it gave none."""
+    """Return the peer's certificate as it came, b"" if it gave none."""
     tls = writer.get_extra_info("ssl_object")
     return (tls.getpeercert(binary_form=True) or b"") if tls is not None else b""
 
@@ -65,7 +65,7 @@ async def open_stream(sock: socket.socket, context: ssl.SSLContext, server_side:
 
 
 async def connect_socket(host: str, port: int) -> socket.socket:
-    """A connected TCP socket. Errors: OSError, TimeoutError."""
+    """Return a connected TCP socket. Errors: OSError, TimeoutError."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(HANDSHAKE_TIMEOUT):
         family, kind, protocol, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
@@ -85,8 +85,8 @@ async def connect_socket(host: str, port: int) -> socket.socket:
     return sock
 
 
-def say(error: BaseException) -> str:
-    """The sentence of an error of a connection."""
+def message_of(error: BaseException) -> str:
+    """Return the sentence of an error of a connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not of this cluster ({error.verify_message})"
     if isinstance(error, ssl.SSLError):

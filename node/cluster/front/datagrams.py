@@ -1,4 +1,4 @@
-"""Gossip as mosd has it: to nodes by name, by way of the front, which seals, sends, receives and opens the datagrams."""
+"""Gossip as mosd has it: to nodes by name, by way of the front, which encrypts, sends, receives and decrypts the datagrams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
-from balancer.datagram import Datagram
+from balancer.gossip.datagram import Datagram
 from node.cluster.front.front import Front
 from node.common.tasks import Tasks
 
@@ -20,12 +20,12 @@ Endpoint = tuple[str, int]
 
 
 class Datagrams:
-    """Sends to nodes by name; what they send is given to `hear` with the name that its seal proves."""
+    """Sends to nodes by name; what they send is given to `hear` with the name that its encryption proves."""
 
     def __init__(
         self, front: Front, address: Callable[[str], Endpoint | None], hear: Callable[[str, Datagram], None], spend: Callable[[int], None]
     ) -> None:
-        """address: of a node; spend: is told of bytes that introductions take."""
+        """address: of a node; spend: is notified of bytes that introductions take."""
         self._front = front
         self._address = address
         self._hear = hear
@@ -39,21 +39,21 @@ class Datagrams:
         return self._front.dropped
 
     def send(self, name: str, data: bytes) -> None:
-        """Sends to a node, as soon as it has told who it is; if it cannot be sent it is lost."""
+        """Sends to a node, as soon as it has proven who it is; if it cannot be sent it is lost."""
         endpoint = self._address(name)
         if endpoint is not None and (number := self._number_of(endpoint[0])) is not None:
-            self._front.tell("send", name, number, endpoint[1], data)
+            self._front.send("send", name, number, endpoint[1], data)
 
     def ask(self, endpoint: Endpoint) -> None:
-        """Asks whoever is there for its certificate."""
+        """Asks the node at that address for its certificate."""
         if (number := self._number_of(endpoint[0])) is not None:
-            self._front.tell("ask", number, endpoint[1])
+            self._front.send("ask", number, endpoint[1])
 
     def _take(self, name: str, datagram: Datagram) -> None:
         try:
             self._hear(name, datagram)
         except ValueError as error:
-            self._front.tell("nonsense", f"{name}: {error}"[:200])
+            self._front.send("nonsense", f"{name}: {error}"[:200])
 
     def _number_of(self, host: str) -> str | None:
         """The numeric address of a host; None while it is looked up."""

@@ -1,7 +1,7 @@
 """The front as mosd has it: who connects, whom mosd connects to, what is asked and answered, datagrams.
 
-mosd believes it in nothing that it can look at itself: what it tells is plain values (node/cluster/front/values.py), and each is looked at
-for type and bounds. One that tells nonsense is ended, and another one started; whoever is connected then connects again.
+mosd believes it in nothing that it can look at itself: what it sends is plain values (node/cluster/front/values.py), and each is looked at
+for type and bounds. A front that sends nonsense is ended and another one started; its peers then connect again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from balancer.datagram import Datagram
-from balancer.plain import taken
-from kernel_helpers.errors import FarhomeError
-from node.cluster.front.connections import HANDSHAKE_TIMEOUT, Channel, PeerError, PeerRefused, say
-from node.cluster.front.grumbling import Grumbler
-from node.cluster.front.keeper import Keeper
+from balancer.gossip.datagram import Datagram
+from balancer.gossip.plain import taken
+from kernel_helpers.common.errors import FarhomeError
+from node.cluster.front.connections import HANDSHAKE_TIMEOUT, Channel, PeerError, PeerRefused, message_of
+from node.cluster.front.limited_log import LimitedLog
 from node.cluster.front.peer_server import Caller, Handler
+from node.cluster.front.supervisor import Supervisor
 from node.cluster.front.values import decode
 from node.cluster.keys.certificates import Known
 from node.cluster.keys.pki import KeyStore
@@ -32,6 +32,10 @@ from node.common.names import check_name
 from wire.frames import MESSAGE_LIMIT
 
 BACKLOG = 1024
+FIRST_BYTE = 3
+"""Seconds within which the kernel keeps a connection that has said nothing to itself (TCP_DEFER_ACCEPT). A caller speaks first; so what is
+accepted in that time has spoken, and no crowd of silent connections from a member's address takes the member's place before its first byte
+is read. Afterwards it is accepted as it is."""
 REQUESTS = 2048
 """Requests that it may bring at once; it keeps to half of that."""
 CERTIFICATE = 4096
@@ -44,29 +48,29 @@ ADDRESS_PATIENCE = 2.0
 log = logging.getLogger("mosd.front")
 
 
-class Front(Keeper):
+class Front(Supervisor):
     """What the program brings is given to `handle`, `join`, `met`, `hear` and `spend`."""
 
     def __init__(
-        self, keys: KeyStore, new_life: Callable[[], int], handle: Handler, join: Callable[[Caller, dict[str, Any]], Awaitable[Any]]
+        self, keys: KeyStore, new_incarnation: Callable[[], int], handle: Handler, join: Callable[[Caller, dict[str, Any]], Awaitable[Any]]
     ) -> None:
-        """new_life: a number greater than all before, for the datagrams of each further program; handle: answers a request of a peer;
+        """new_incarnation: a number greater than all before, for the datagrams of each further program; handle: answers requests of peers;
         join: a caller without a certificate."""
         super().__init__()
         self._keys = keys
-        self._new_life = new_life
+        self._new_incarnation = new_incarnation
         self._handle = handle
         self._join = join
         self.met: Callable[[Known], None] = lambda known: None
-        """Is told of each certificate that counts."""
+        """Is notified of each certificate that counts."""
         self.hear: Callable[[str, Datagram], None] = lambda name, datagram: None
         self.hear_answer: Callable[[str, Datagram], None] = lambda name, datagram: None
         """Is given what open() was asked for."""
         self.spend: Callable[[int], None] = lambda size: None
-        self.grumbler = Grumbler(logging.getLogger("mosd.peers"))
+        self.limited_log = LimitedLog(logging.getLogger("mosd.peers"))
         self._listener: socket.socket | None = None
         self._datagrams: socket.socket | None = None
-        self._life = 0
+        self._incarnation = 0
         self._members: list[str] = []
         self._dropped_before: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
@@ -76,21 +80,21 @@ class Front(Keeper):
         self._channels: dict[int, Channel] = {}
         self._number = 0
 
-    # -- life ------------------------------------------------------------------------------------------------------------
+    # -- start and end ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the program, if it has not been; tells it of keys and certificates as they are now. Errors: PkiError."""
+        """Starts the program, if it has not been; sends it keys and certificates as they are now. Errors: PkiError."""
         self._keys.server_context()
         self.begin()
-        self._tell_keys()
+        self._send_keys()
 
     def _began(self) -> None:
-        self._tell_keys()
-        self.tell("members", self._members)
+        self._send_keys()
+        self.send("members", self._members)
         if self._listener is not None:
-            self.tell("listen", descriptor=self._listener.dup().detach())
+            self.send("listen", descriptor=self._listener.dup().detach())
         if self._datagrams is not None:
-            self.tell("datagrams", self._life, descriptor=self._datagrams.dup().detach())
+            self.send("datagrams", self._incarnation, descriptor=self._datagrams.dup().detach())
 
     def _lost(self) -> None:
         for task in list(self._requests.values()):
@@ -99,7 +103,7 @@ class Front(Keeper):
             self._on_closed(number, "the connection broke: this node's front is gone")
         self._dropped_before, self._dropped = self._dropped_before + self._dropped, Counter()
         if self._datagrams is not None:
-            self._life = self._new_life()
+            self._incarnation = self._new_incarnation()
 
     def close(self) -> None:
         """Ends it for good."""
@@ -109,9 +113,9 @@ class Front(Keeper):
                 sock.close()
         self._listener = self._datagrams = None
 
-    # -- what it is told -------------------------------------------------------------------------------------------------
+    # -- messages to it --------------------------------------------------------------------------------------------------
 
-    def _tell_keys(self) -> None:
+    def _send_keys(self) -> None:
         keys = self._keys
         try:
             own = [path.read_bytes() for path in (keys.node_key, keys.node_certificate, keys.authority_certificate)]
@@ -119,36 +123,37 @@ class Front(Keeper):
             log.error("%s: %s", error.filename, error.strerror)
             return
         removed = keys.directory / "removed"
-        self.tell("keys", *own, removed.read_bytes() if removed.exists() else b"")
+        self.send("keys", *own, removed.read_bytes() if removed.exists() else b"")
 
     def removed(self, names: Iterable[str]) -> None:
         """Has connections of nodes that were taken out end, and their datagrams not opened."""
         if self.is_ready:
-            self._tell_keys()
+            self._send_keys()
             for name in names:
-                self.tell("removed", name)
+                self.send("removed", name)
 
-    def know(self, addresses: Iterable[str]) -> None:
+    def set_member_addresses(self, addresses: Iterable[str]) -> None:
         """Which addresses members have, whose connections have places of their own."""
         if (members := sorted(addresses)) != self._members:
             self._members = members
-            self.tell("members", members)
+            self.send("members", members)
 
     async def listen(self, address: str, port: int) -> None:
         """Takes connections from now on. Errors: OSError."""
         async with self._binding:
             if self._listener is None:
                 made = await bound_soon(socket.SOCK_STREAM, address, port)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, FIRST_BYTE)
                 made.listen(BACKLOG)
                 self._listener = made
-                self.tell("listen", descriptor=made.dup().detach())
+                self.send("listen", descriptor=made.dup().detach())
 
-    async def listen_to_datagrams(self, address: str, port: int, life: int) -> None:
+    async def listen_to_datagrams(self, address: str, port: int, incarnation: int) -> None:
         """Takes datagrams from now on. Errors: OSError."""
         async with self._binding:
             if self._datagrams is None:
-                self._datagrams, self._life = await bound_soon(socket.SOCK_DGRAM, address, port), life
-                self.tell("datagrams", life, descriptor=self._datagrams.dup().detach())
+                self._datagrams, self._incarnation = await bound_soon(socket.SOCK_DGRAM, address, port), incarnation
+                self.send("datagrams", incarnation, descriptor=self._datagrams.dup().detach())
 
     @property
     def dropped(self) -> Counter[str]:
@@ -157,10 +162,10 @@ class Front(Keeper):
 
     def open(self, name: str, data: bytes) -> None:
         """Has a datagram that came from that node in an answer taken apart."""
-        self.tell("open", name, data)
+        self.send("open", name, data)
 
     async def connect(self, sock: socket.socket, where: str, expected: str | None) -> Channel:
-        """Who is at the other end, once its certificate is known to count; the socket is the front's. Errors: PeerError."""
+        """Return who is at the other end, once its certificate is known to count; the socket is the front's. Errors: PeerError."""
         with sock:
             if not self._keys.exists():
                 raise PeerError("this node is in no cluster (mosctl cluster init, or join)")
@@ -171,8 +176,8 @@ class Front(Keeper):
                 raise PeerError(f"{expected or where} cannot be reached: this node's front is not there") from None
             self._number += 1
             number = self._number
-            channel = self._channels[number] = Channel(lambda data: self.tell("write", number, data), lambda: self._hang_up(number))
-            self.tell("connect", number, where, expected or "", descriptor=sock.detach())
+            channel = self._channels[number] = Channel(lambda data: self.send("write", number, data), lambda: self._hang_up(number))
+            self.send("connect", number, where, expected or "", descriptor=sock.detach())
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT + 1):
                 await channel.opened
@@ -186,17 +191,17 @@ class Front(Keeper):
 
     def _hang_up(self, number: int) -> None:
         if self._channels.pop(number, None) is not None:
-            self.tell("hang up", number)
+            self.send("hang up", number)
 
-    # -- what it tells ---------------------------------------------------------------------------------------------------
+    # -- its messages ----------------------------------------------------------------------------------------------------
 
     def _take(self, body: bytes, _: list[int]) -> None:
         """Errors: ValueError: it is nonsense."""
-        told = decode(body)
-        if not isinstance(told, list) or not told or not isinstance(told[0], str) or told[0] not in _TOLD:
+        reported = decode(body)
+        if not isinstance(reported, list) or not reported or not isinstance(reported[0], str) or reported[0] not in _REPORTED:
             raise ValueError("no such word")
-        word, *values = told
-        if len(values) != len(_TOLD[word]) or any(type(value) is not kind for value, kind in zip(values, _TOLD[word], strict=True)):
+        word, *values = reported
+        if len(values) != len(_REPORTED[word]) or any(type(value) is not kind for value, kind in zip(values, _REPORTED[word], strict=True)):
             raise ValueError(f"{word} with something else than goes with it")
         if word != "ready" and not self.is_ready:
             raise ValueError(f"{word} before it was ready")
@@ -225,14 +230,14 @@ class Front(Keeper):
     async def _answer(self, number: int, caller: Caller, method: str, parameters: dict[str, Any]) -> None:
         try:
             result = await (self._handle(caller, method, parameters) if caller.name else self._join(caller, parameters))
-            self.tell("answer", number, result)
+            self.send("answer", number, result)
         except PeerRefused as refusal:
-            self.tell("refuse", number, refusal.kind, str(refusal))
+            self.send("refuse", number, refusal.kind, str(refusal))
         except (FarhomeError, ValueError, TypeError, KeyError, OverflowError, OSError, TimeoutError) as error:
-            self.tell("fail", number, say(error)[: MESSAGE_LIMIT >> 1])
+            self.send("fail", number, message_of(error)[: MESSAGE_LIMIT >> 1])
         except Exception:
             log.exception("%s of %s met a fault", method, caller.name or caller.address)
-            self.tell("fail", number, "it met a fault")
+            self.send("fail", number, "it met a fault")
 
     def _on_cancel(self, number: int) -> None:
         if (task := self._requests.get(number)) is not None:
@@ -279,16 +284,16 @@ class Front(Keeper):
         self._dropped = Counter({why[:40]: count for why, count in counts.items()})
 
 
-_TOLD: dict[str, tuple[type, ...]] = {
+_REPORTED: dict[str, tuple[type, ...]] = {
     "ready": (), "there": (), "log": (int, str, str), "request": (int, str, str, str, dict), "cancel": (int,),
     "met": (str, bytes, bytes, float, float, str), "connected": (int, str, float), "message": (int, dict), "closed": (int, str),
     "datagram": (str, list), "opened": (str, list), "spent": (int,), "dropped": (dict,),
 }  # fmt: skip
-"""What it may tell, and what goes with each word."""
+"""Messages that it may send, and their values."""
 
 
 def bound(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
-    """A socket at that address. Errors: OSError."""
+    """Return a socket at that address. Errors: OSError."""
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind | socket.SOCK_CLOEXEC)
     try:
         sock.setblocking(False)
@@ -302,7 +307,7 @@ def bound(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
 
 
 async def bound_soon(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
-    """The same, where another one may still have the address for a moment. Errors: OSError."""
+    """Return the same, where another one may still have the address for a moment. Errors: OSError."""
     until = time.monotonic() + ADDRESS_PATIENCE
     while True:
         try:

@@ -1,7 +1,7 @@
 """Answering other node daemons: mutual TLS 1.3, framed msgpack. It runs in the front (node/cluster/front/program.py), without rights.
 
 The first message is ``hello`` with the version of the protocol; a caller without a certificate may say nothing but ``join``.
-Whoever does otherwise is refused with one line in the log, before any memory is spent on it.
+Other peers are refused with one line in the log, before any memory is spent on them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from node.cluster.front.connections import (
     HANDSHAKE_TIMEOUT,
     PROTOCOL_VERSION,
     PeerRefused,
     certificate_der,
     certificate_name,
+    message_of,
     open_stream,
-    say,
 )
-from node.cluster.front.grumbling import Grumbler
-from node.cluster.front.lobby import Lobby, Place
+from node.cluster.front.limited_log import LimitedLog
+from node.cluster.front.pending import PendingConnections, Place
 from node.cluster.keys.pki import KeyStore
 from node.common.message_streams import close, read_message, write_message
 from node.common.names import format_endpoint
@@ -39,7 +39,7 @@ FREE_METHOD = "removals"
 FIRST_MESSAGE_LIMIT = 1 << 14
 """Bytes of a message of somebody who has not yet said a valid hello."""
 CONNECTIONS = 1024
-"""Of peers that are known, with those in the lobby."""
+"""Of peers that are known, with those that are pending."""
 CONNECTIONS_OF_PEER = 8
 """Of one peer; the oldest gives way."""
 REQUESTS = 64
@@ -50,7 +50,7 @@ log = logging.getLogger("mosd.peers")
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: the name in its certificate (empty without one), and where from."""
+    """The caller: the name in its certificate (empty without one), and where from."""
 
     name: str
     address: str
@@ -78,16 +78,16 @@ class PeerServer:
         """Whether that is the address of a member."""
         self.seen: Callable[[bytes], None] = lambda certificate: None
         """Is shown the certificate of each peer."""
-        self._lobby = Lobby(time.monotonic, random.Random())
+        self._pending = PendingConnections(time.monotonic, random.Random())
         self._served: dict[str, dict[asyncio.Task[None], bytes]] = {}
-        self.grumbler = Grumbler(log)
+        self.limited_log = LimitedLog(log)
 
     def reload(self) -> None:
         """Reads keys and certificates again, for connections that come later. Errors: PkiError."""
         self._context = self._keys.server_context()
 
     def start(self, listener: socket.socket) -> None:
-        """Accepts whoever connects there. Errors: PkiError."""
+        """Accepts connections there. Errors: PkiError."""
         self.reload()
         self._listener = listener
         self._spawn(self._accept_loop(listener))
@@ -113,12 +113,12 @@ class PeerServer:
 
     def _receive(self, sock: socket.socket, address: str, where: str) -> None:
         """Gives a connection a place, and begins to serve it."""
-        place = self._lobby.enter(address, self.is_known(address))
+        place = self._pending.enter(address, self.is_known(address))
         if place is None or len(self._tasks) >= CONNECTIONS:
             if place is not None:
-                self._lobby.leave(place)
-            told = f"turned a connection from {address} away: there are too many that have not said whose they are"
-            self.grumbler.warn("crowd", address, told)
+                self._pending.leave(place)
+            reported = f"turned a connection from {address} away: there are too many that have not said whose they are"
+            self.limited_log.warn("crowd", address, reported)
             sock.close()
             return
         task = self._spawn(self._serve(sock, address, where, place))
@@ -156,14 +156,14 @@ class PeerServer:
                 await self._refuse_removed(reader, writer, caller, why)
             self.seen(caller.certificate)
             await self._expect_hello(reader, writer, caller)
-            self._lobby.leave(place)
+            self._pending.leave(place)
             stranger = False
             await self._serve_peer(reader, writer, caller)
         except (OSError, WireError, TimeoutError) as error:
             # What an established peer's death looks like is no refusal; all the rest is.
             if stranger or isinstance(error, WireError):
-                told = f"refused peer {where}{f' ({name})' if name else ''}: {say(error)}"
-                self.grumbler.warn(type(error).__name__, name or address, told)
+                reported = f"refused peer {where}{f' ({name})' if name else ''}: {message_of(error)}"
+                self.limited_log.warn(type(error).__name__, name or address, reported)
         except Content:
             pass
         except asyncio.CancelledError:
@@ -171,7 +171,7 @@ class PeerServer:
         except Exception:
             log.exception("peer %s (%s) met a fault", where, name)
         finally:
-            self._lobby.leave(place)
+            self._pending.leave(place)
             if writer is not None:
                 close(writer)
             else:
@@ -269,9 +269,9 @@ class PeerServer:
         except PeerRefused as refusal:
             answer = {"id": identity, "error": {"kind": refusal.kind, "message": str(refusal)}}
         except (FarhomeError, ValueError, TypeError, KeyError, OSError, TimeoutError) as error:
-            told = f"{str(message.get('method'))[:40]} of {caller.name or caller.address} failed: {say(error)}"
-            self.grumbler.warn(f"failed {type(error).__name__}", caller.name or caller.address.rpartition(":")[0], told)
-            answer = {"id": identity, "error": {"kind": "failed", "message": say(error)}}
+            reported = f"{str(message.get('method'))[:40]} of {caller.name or caller.address} failed: {message_of(error)}"
+            self.limited_log.warn(f"failed {type(error).__name__}", caller.name or caller.address.rpartition(":")[0], reported)
+            answer = {"id": identity, "error": {"kind": "failed", "message": message_of(error)}}
         await write_message(writer, answer)
         return "error" not in answer
 

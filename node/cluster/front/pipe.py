@@ -22,7 +22,7 @@ _HEAD = struct.Struct("!IB")
 
 
 class Pipe:
-    """One end. `take` is given each message, with the descriptors that came with it; `ended` is told once why there is no more."""
+    """One end. `take` is given each message, with the descriptors that came with it; `ended` is called once, with the reason."""
 
     def __init__(
         self, sock: socket.socket, longest: int, take: Callable[[bytes, list[int]], None], ended: Callable[[str], None],
@@ -58,7 +58,7 @@ class Pipe:
         if len(self._unsent) == 1:
             self._flush()
         if self.waiting > MOST_WAITING:
-            self._end("it does not take what it is told")
+            self._end("it does not take what it is sent")
 
     async def has_room(self) -> None:
         """Waits until little waits to be sent."""
@@ -115,7 +115,7 @@ class Pipe:
             while not self.closed and (message := self._next()) is not None:
                 self._take(*message)
         except ValueError as error:
-            self._end(f"it told nonsense: {str(error)[:200]}")
+            self._end(f"it sent nonsense: {str(error)[:200]}")
 
     def _next(self) -> tuple[bytes, list[int]] | None:
         """The next whole message. Errors: ValueError."""
@@ -156,7 +156,7 @@ class Pipe:
 
 
 def _why(error: OSError) -> str:
-    """How the other side ended: with or without having read what it was told."""
+    """How the other side ended: with or without having read what it was sent."""
     return "it has ended" if error.errno in (errno.ECONNRESET, errno.EPIPE) else error.strerror or "it is gone"
 
 

@@ -1,7 +1,8 @@
-"""The front: reads what comes from the network, and has no rights. mosd starts it (node/cluster/front/keeper.py), and does what takes root.
+"""The front: reads what comes from the network, and has no rights. mosd starts it (node/cluster/front/supervisor.py), and does what takes
+root.
 
-It accepts whoever connects, makes the handshakes of TLS in both directions, checks certificates, takes the messages apart, and opens
-datagrams. What is left, plain values with bounds (node/cluster/front/values.py), it tells mosd::
+It accepts connections, makes the handshakes of TLS in both directions, checks certificates, takes the messages apart, and opens
+datagrams. What is left, plain values with bounds (node/cluster/front/values.py), it passes on to mosd::
 
     mosd  -- keys, sockets (as descriptors), what is to be sent: msgpack -->  front
           <-- requests, answers, datagrams, lines of the log: values -------
@@ -28,14 +29,14 @@ from typing import Any
 import msgpack
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from balancer.opening import unpack
-from balancer.plain import plain
-from kernel_helpers.errors import FarhomeError
+from balancer.gossip.opening import unpack
+from balancer.gossip.plain import plain
+from kernel_helpers.common.errors import FarhomeError
 from node.cluster.front import reading, rights
-from node.cluster.front.connections import PeerRefused, certificate_der, certificate_name, open_stream, say
+from node.cluster.front.connections import PeerRefused, certificate_der, certificate_name, message_of, open_stream
 from node.cluster.front.gossip_socket import GossipSocket
-from node.cluster.front.lobby import source_of
 from node.cluster.front.peer_server import Caller, PeerServer
+from node.cluster.front.pending import source_of
 from node.cluster.front.pipe import HIGH, Pipe
 from node.cluster.front.values import NotPlain, encode
 from node.cluster.keys.certificates import Certificates, Doubtful, Known
@@ -53,8 +54,8 @@ MOST_UNSENT = 2 * MESSAGE_LIMIT
 """Bytes that a peer has not taken, from which on its connection ends."""
 NODES = 2048
 """Addresses that are kept to answer who introduces itself."""
-TOLD_PERIOD = 0.25
-"""Seconds after a datagram was dropped until mosd is told, of all that were dropped meanwhile."""
+REPORT_PERIOD = 0.25
+"""Seconds after a datagram was dropped until that is reported to mosd, for all that were dropped meanwhile."""
 LINE = 2000
 """Characters of a line of the log."""
 
@@ -73,7 +74,7 @@ class Program:
         self._pipe = Pipe(connection, LONGEST, self._take, self._end, descriptors=True)
         self._keys = KeyStore(Path("/"))
         self._certificates = Certificates(self._keys)
-        self._certificates.met = lambda name, anew: self._tell_of(self._certificates.get(name))
+        self._certificates.met = lambda name, anew: self._report_certificate(self._certificates.get(name))
         self._context: ssl.SSLContext | None = None
         self._server = PeerServer(self._keys, self._handle, self._join)
         self._server.is_known = lambda address: source_of(address) in self._members
@@ -91,13 +92,13 @@ class Program:
             "keys": self._on_keys, "listen": self._on_listen, "datagrams": self._on_datagrams, "members": self._on_members,
             "removed": self._on_removed, "answer": self._on_answer, "refuse": self._on_refuse, "fail": self._on_fail,
             "connect": self._on_connect, "write": self._on_write, "hang up": self._on_hang_up, "send": self._on_send,
-            "ask": self._on_ask, "open": self._on_open, "nonsense": self._on_nonsense, "there?": lambda: self.tell("there"),
+            "ask": self._on_ask, "open": self._on_open, "nonsense": self._on_nonsense, "there?": lambda: self.send("there"),
         }  # fmt: skip
 
     # -- mosd ------------------------------------------------------------------------------------------------------------
 
-    def tell(self, word: str, *values: Any) -> None:
-        """Tells mosd. Errors: NotPlain."""
+    def send(self, word: str, *values: Any) -> None:
+        """Send mosd a message. Errors: NotPlain."""
         self._pipe.send(encode([word, *values]))
 
     def _take(self, body: bytes, descriptors: list[int]) -> None:
@@ -123,8 +124,10 @@ class Program:
     def _on_listen(self, descriptor: int) -> None:
         self._server.start(socket.socket(fileno=descriptor))
 
-    def _on_datagrams(self, life: int, descriptor: int) -> None:
-        made = GossipSocket(self._keys, life, self._addresses.get, self._hear, lambda size: self.tell("spent", size), self._certificates)
+    def _on_datagrams(self, incarnation: int, descriptor: int) -> None:
+        made = GossipSocket(
+            self._keys, incarnation, self._addresses.get, self._hear, lambda size: self.send("spent", size), self._certificates
+        )
         made.changed = self._on_dropped
         made.start(socket.socket(fileno=descriptor))
         self._gossip = made
@@ -133,7 +136,7 @@ class Program:
         self._members = frozenset(addresses)
 
     def _on_removed(self, name: str) -> None:
-        """Somebody was taken out, as the keys have told before."""
+        """Somebody was taken out, as the keys have shown before."""
         self._server.drop(name)
         for number, (_, certificate) in list(self._writers.items()):
             if self._keys.refusal(certificate) is not None:
@@ -150,7 +153,7 @@ class Program:
         try:
             parameters = reading.of_join(parameters)
         except PeerRefused as error:
-            self._server.grumbler.warn("join", caller.address.rpartition(":")[0], f"refused peer {caller.address}: {error}")
+            self._server.limited_log.warn("join", caller.address.rpartition(":")[0], f"refused peer {caller.address}: {error}")
             raise
         return await self._ask_mosd(caller, "join", parameters)
 
@@ -167,14 +170,14 @@ class Program:
             await self._pipe.has_room()
             self._number += 1
             number, answer = self._number, asyncio.get_running_loop().create_future()
-            self.tell("request", number, caller.name, caller.address[:100], method[:64], parameters)
+            self.send("request", number, caller.name, caller.address[:100], method[:64], parameters)
             self._asked[number] = answer
             try:
                 return await answer
             finally:
                 del self._asked[number]
                 if answer.cancelled():
-                    self.tell("cancel", number)
+                    self.send("cancel", number)
 
     def _settle(self, number: int, settle: Callable[[asyncio.Future[Any]], None]) -> None:
         answer = self._asked.get(number)
@@ -193,17 +196,17 @@ class Program:
     def _seen(self, certificate: bytes) -> None:
         """Somebody has shown a certificate over TLS."""
         if self._certificates.name_of(certificate) is not None:
-            self._tell_of(self._certificates.meet(certificate))
+            self._report_certificate(self._certificates.meet(certificate))
             return
         try:
             self._certificates.meet(certificate)
         except Doubtful as doubt:
             log.debug("%s", doubt)
 
-    def _tell_of(self, known: Known | None) -> None:
+    def _report_certificate(self, known: Known | None) -> None:
         if known is not None:
             point = known.key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-            self.tell("met", known.name, known.der, point, known.since.timestamp(), known.until.timestamp(), known.serial)
+            self.send("met", known.name, known.der, point, known.since.timestamp(), known.until.timestamp(), known.serial)
 
     # -- connections to peers --------------------------------------------------------------------------------------------
 
@@ -229,23 +232,23 @@ class Program:
             self._seen(certificate)
             self._writers[number] = writer, certificate
             known = self._certificates.get(name)
-            self.tell("connected", number, name, known.since.timestamp() if known is not None else 0.0)
+            self.send("connected", number, name, known.since.timestamp() if known is not None else 0.0)
             while (message := await read_message(reader)) is not None:
                 await self._pipe.has_room()
-                self.tell("message", number, message)
+                self.send("message", number, message)
         except WireError as error:
             why = str(error)
         except NotPlain as error:
             why = f"not a message: {error}"
         except (OSError, TimeoutError, ValueError) as error:
-            why = f"{expected or where} cannot be reached: {say(error)}"
+            why = f"{expected or where} cannot be reached: {message_of(error)}"
         finally:
             self._writers.pop(number, None)
             if writer is not None:
                 close(writer)
             else:
                 sock.close()
-            self.tell("closed", number, why[:500])
+            self.send("closed", number, why[:500])
 
     def _on_write(self, number: int, data: bytes) -> None:
         writer, _ = self._writers.get(number, (None, b""))
@@ -276,11 +279,11 @@ class Program:
         """Errors: ValueError: it is nonsense."""
         opened = plain(unpack(data))
         if self._pipe.waiting < HIGH:
-            self.tell("datagram", name, opened)
+            self.send("datagram", name, opened)
 
     def _on_open(self, name: str, data: bytes) -> None:
         try:
-            self.tell("opened", name, plain(unpack(data)))
+            self.send("opened", name, plain(unpack(data)))
         except ValueError as error:
             log.debug("gossip to %s: %s", name, error)
 
@@ -290,12 +293,12 @@ class Program:
 
     def _on_dropped(self) -> None:
         if self._news is None:
-            self._news = asyncio.get_running_loop().call_later(TOLD_PERIOD, self._tell_of_the_dropped)
+            self._news = asyncio.get_running_loop().call_later(REPORT_PERIOD, self._report_dropped)
 
-    def _tell_of_the_dropped(self) -> None:
+    def _report_dropped(self) -> None:
         self._news = None
         if self._gossip is not None:
-            self.tell("dropped", dict(self._gossip.dropped))
+            self.send("dropped", dict(self._gossip.dropped))
 
 
 class ToMosd(logging.Handler):
@@ -308,7 +311,7 @@ class ToMosd(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """As logging.Handler has it."""
         try:
-            self._program.tell("log", record.levelno, record.name[:40], self.format(record)[-LINE:].encode(errors="replace").decode())
+            self._program.send("log", record.levelno, record.name[:40], self.format(record)[-LINE:].encode(errors="replace").decode())
         except Exception:
             self.handleError(record)
 
@@ -317,7 +320,7 @@ async def serve(connection: socket.socket, level: int) -> None:
     """Until mosd closes its end."""
     program = Program(connection)
     logging.basicConfig(handlers=[ToMosd(program)], level=level, format="%(message)s")
-    program.tell("ready")
+    program.send("ready")
     await program.over
 
 
@@ -333,7 +336,7 @@ def main() -> int:
         gc.freeze()
         rights.give_up(os.getppid())
         for standard in (1, 2):
-            os.close(standard)  # 0 is nothing, too; what there is to say mosd is told
+            os.close(standard)  # 0 is nothing, too; what there is to say goes to mosd
         runner.run(serve(connection, int(sys.argv[2])))
     os._exit(0)  # connections end with the process
 

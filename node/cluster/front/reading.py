@@ -1,6 +1,6 @@
 """What peers send that is not plain (requests for certificates, certificates, datagrams), taken apart here, so that mosd need not.
 
-Nothing with rights loads this. It gives mosd values of fixed form and length instead: node/cluster/keys/forms.py, balancer/plain.py.
+Nothing with rights loads this. It gives mosd values of fixed form and length instead: node/cluster/keys/forms.py, balancer/gossip/plain.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from balancer.opening import unpack
-from balancer.plain import plain
+from balancer.gossip.opening import unpack
+from balancer.gossip.plain import plain
 from node.cluster.front.connections import PeerRefused
 from node.cluster.keys.forms import Stated, point_of
 from node.common.names import check_name
@@ -23,7 +23,7 @@ REQUEST = 1 << 13
 
 
 def of_gossip(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The datagram that a peer has sent in a call. Errors: ValueError."""
+    """Return the datagram that a peer has sent in a call. Errors: ValueError."""
     payload = parameters.get("payload")
     if not isinstance(payload, bytes):
         raise ValueError("gossip without a payload")
@@ -31,30 +31,30 @@ def of_gossip(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_join(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Who wants to join, and the point of its key; without a token that is nobody yet. Errors: PeerRefused."""
+    """Return who wants to join, and the point of its key; without a token that is nobody yet. Errors: PeerRefused."""
     if "secret" not in parameters:
         return {}
     secret, request, name = parameters.get("secret"), parameters.get("request"), parameters.get("name")
     if not isinstance(secret, str) or not isinstance(request, bytes) or not isinstance(name, str):
         raise PeerRefused("join", "the request to join is not complete")
     try:
-        return {"secret": secret, "name": check_name(name), "point": _requested(request, name)}
+        return {"secret": secret, "name": check_name(name), "point": _requested_key_point(request, name)}
     except ValueError as error:
         raise PeerRefused("join", str(error)) from None
 
 
 def of_renewal(certificate: bytes, parameters: dict[str, Any]) -> dict[str, Any]:
-    """What the certificate says that the caller has shown, and is to be renewed. Errors: PeerRefused, ValueError."""
+    """Return what the certificate says that the caller has shown, and is to be renewed. Errors: PeerRefused, ValueError."""
     request = parameters.get("request")
     if not isinstance(request, bytes):
         raise PeerRefused("renew", "the request is not complete")
     shown = Stated.of(x509.load_der_x509_certificate(certificate))
-    if _requested(request, shown.name) != shown.point:
+    if _requested_key_point(request, shown.name) != shown.point:
         raise PeerRefused("renew", "a certificate is renewed for its own key alone")
     return {"certificate": shown.to_wire()}
 
 
-def _requested(pem: bytes, expected: str) -> bytes:
+def _requested_key_point(pem: bytes, expected: str) -> bytes:
     """The point of the key of a request, which is signed by it, for the expected node. Errors: ValueError."""
     try:
         if len(pem) > REQUEST:

@@ -15,7 +15,7 @@ import struct
 from pathlib import Path
 
 IDS = 0x7FFE_0000
-"""The first of 65536 user ids: beyond those of guests (remote/identity.py), below 2**31."""
+"""The first of 65536 user ids: beyond those of guests (remote/sandbox/identity.py), below 2**31."""
 ROOM = 1 << 20
 """Bytes of its directory."""
 DESCRIPTORS = 4096
@@ -74,8 +74,8 @@ def give_up(parent: int) -> None:
     _must(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
     program = _filter()
     held = ctypes.create_string_buffer(program, len(program))
-    told = struct.pack("=H6xQ", len(program) // 8, ctypes.addressof(held))
-    _must(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, told, 0, 0), "PR_SET_SECCOMP")
+    reported = struct.pack("=H6xQ", len(program) // 8, ctypes.addressof(held))
+    _must(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, reported, 0, 0), "PR_SET_SECCOMP")
 
 
 def _bound() -> None:
@@ -122,17 +122,17 @@ def _filter() -> bytes:
 
 
 def remaining(pid: int) -> str | None:
-    """A right that the process still has, in words; None: it has none. Looked at from outside, before it is told any secret."""
+    """Return a right that the process still has, in words; None: it has none. Looked at from outside, before it is sent any secret."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-        told = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-        if not all(IDS <= int(number) < IDS + (1 << 16) for kind in ("Uid", "Gid") for number in told[kind].split()):
+        reported = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        if not all(IDS <= int(number) < IDS + (1 << 16) for kind in ("Uid", "Gid") for number in reported[kind].split()):
             return "an id that somebody has"
-        if told["Groups"].strip():
+        if reported["Groups"].strip():
             return "groups"
-        if any(int(told[kind], 16) for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")):
+        if any(int(reported[kind], 16) for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")):
             return "capabilities"
-        if (told["NoNewPrivs"], told["Seccomp"]) != ("1", "2"):
+        if (reported["NoNewPrivs"], reported["Seccomp"]) != ("1", "2"):
             return "all system calls"
     except (OSError, KeyError, ValueError) as error:
         return f"rights that cannot be looked at ({error})"

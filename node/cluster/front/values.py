@@ -22,11 +22,11 @@ _WORDS = {b"N": None, b"T": True, b"F": False}
 
 
 class NotPlain(ValueError):
-    """The value, or what is to be one, is none that is told."""
+    """The value, or what is to be one, is none that may be sent."""
 
 
 def encode(value: Any) -> bytes:
-    """The value as bytes. Errors: NotPlain."""
+    """Return the value as bytes. Errors: NotPlain."""
     out = bytearray()
     _put(value, out, [MOST_VALUES], DEEPEST)
     if len(out) > LONGEST:
@@ -75,7 +75,7 @@ def _put(value: Any, out: bytearray, room: list[int], depth: int) -> None:
 
 
 def decode(data: bytes) -> Any:
-    """The value. Errors: NotPlain, whatever the bytes are."""
+    """Return the value. Errors: NotPlain, whatever the bytes are."""
     if len(data) > LONGEST:
         raise NotPlain("it is too long")
     reader = _Reader(data)
@@ -92,11 +92,11 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
-        self.room = MOST_VALUES
+        self.left = MOST_VALUES
 
     def take(self, depth: int) -> Any:
-        self.room -= 1
-        if self.room < 0 or depth < 0:
+        self.left -= 1
+        if self.left < 0 or depth < 0:
             raise NotPlain("it has too many values, or they are too deep")
         kind, data, at = self.data[self.at : self.at + 1], self.data, self.at
         if kind in (b"b", b"s"):
@@ -112,7 +112,7 @@ class _Reader:
         if kind in (b"l", b"m"):
             _, count = _COUNT.unpack_from(data, at)
             self.at += _COUNT.size
-            if count > self.room:
+            if count > self.left:
                 raise NotPlain("it has too many values")
             if kind == b"l":
                 return [self.take(depth - 1) for _ in range(count)]

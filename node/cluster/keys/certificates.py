@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
-from balancer.datagram import SIGNATURE
+from balancer.gossip.datagram import SIGNATURE
 from node.cluster.keys.pki import KeyStore, common_name
 
 MOST = 2048
@@ -50,14 +50,14 @@ class Known:
 
 
 class Certificates:
-    """Those of the nodes, by name; see balancer/signatures.py for what gossip wants of them."""
+    """Those of the nodes, by name; see balancer/gossip/signatures.py for what gossip wants of them."""
 
     def __init__(self, keys: KeyStore) -> None:
         self._keys = keys
         self._own: ec.EllipticCurvePrivateKey | None = None
         self._name = ""
         self.met: Callable[[str, bool], None] = lambda name, anew: None
-        """Is told of each certificate that was taken, and whether it is of another key than the one before."""
+        """Is notified of each certificate that was taken, and whether it is of another key than the one before."""
         self._known: dict[str, Known] = {}
         self._names: dict[bytes, str] = {}
 
@@ -67,11 +67,11 @@ class Certificates:
         return before is None or before.public_key() != self._own.public_key()
 
     def name_of(self, der: bytes) -> str | None:
-        """The node whose certificate that is, if it has been seen."""
+        """Return the node whose certificate that is, if it has been seen."""
         return self._names.get(der)
 
     def get(self, name: str) -> Known | None:
-        """The certificate of that node."""
+        """Return the certificate of that node."""
         return self._known.get(name)
 
     def meet(self, der: bytes) -> Known:
@@ -129,7 +129,7 @@ class Certificates:
         return first.to_bytes(_HALF, "big") + second.to_bytes(_HALF, "big")
 
     def check(self, name: str, text: bytes, signature: bytes) -> bool | None:
-        """Whether that node has signed it; None: its certificate has not been seen."""
+        """Return whether that node has signed it; None: its certificate has not been seen."""
         if name == self._name and self._own is not None:
             return is_signed(self._own.public_key(), text, signature)
         known = self._known.get(name)
@@ -137,7 +137,7 @@ class Certificates:
 
 
 def is_signed(key: ec.EllipticCurvePublicKey, text: bytes, signature: bytes) -> bool:
-    """Whether the signature of 64 bytes is that key's, of that text."""
+    """Return whether the signature of 64 bytes is that key's, of that text."""
     if len(signature) != SIGNATURE:
         return False
     first, second = int.from_bytes(signature[:_HALF], "big"), int.from_bytes(signature[_HALF:], "big")

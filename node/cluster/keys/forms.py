@@ -1,6 +1,6 @@
 """The one form of a node's certificate in this cluster, and what differs from one to another, as values of fixed length.
 
-mosd reads no certificate that somebody shows, nor a request for one: the front does, and tells what it says. By that, and by this form,
+mosd reads no certificate that somebody shows, nor a request for one: the front does, and reports what it says. By that, and by this form,
 mosd makes the same certificate again; if the authority's signature is of what has come out, it has signed just that.
 """
 
@@ -26,7 +26,7 @@ SERIAL = 20
 """Bytes of a serial number at most."""
 _HALF = 32
 _LATEST = 1 << 37
-"""Seconds since the epoch, far beyond what a certificate can tell."""
+"""Seconds since the epoch, far beyond what a certificate can state."""
 _ECDSA_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")
 
 
@@ -55,19 +55,19 @@ class Stated:
         )  # fmt: skip
 
     def to_wire(self) -> dict[str, Any]:
-        """All but the name."""
+        """Return all but the name."""
         serial = self.serial.to_bytes(SERIAL, "big")
         return {"point": self.point, "serial": serial, "since": self.since, "until": self.until, "signature": self.signature}
 
     @classmethod
-    def from_wire(cls, name: str, told: object) -> Stated:
+    def from_wire(cls, name: str, reported: object) -> Stated:
         """Errors: ValueError."""
-        if not isinstance(told, dict):
-            raise ValueError("no certificate is told")
-        point, serial, since, until, signature = (told.get(key) for key in ("point", "serial", "since", "until", "signature"))
+        if not isinstance(reported, dict):
+            raise ValueError("no certificate is passed on")
+        point, serial, since, until, signature = (reported.get(key) for key in ("point", "serial", "since", "until", "signature"))
         for data, length in ((point, POINT), (serial, SERIAL), (signature, 2 * _HALF)):
             if not isinstance(data, bytes) or len(data) != length:
-                raise ValueError("what is told of a certificate has another length")
+                raise ValueError("what is passed on of a certificate has another length")
         if type(since) is not int or type(until) is not int or not 0 <= since < until < _LATEST:
             raise ValueError("no certificate has these times")
         assert isinstance(point, bytes) and isinstance(serial, bytes) and isinstance(signature, bytes)
@@ -75,7 +75,7 @@ class Stated:
 
 
 def point_of(key: ec.EllipticCurvePublicKey) -> bytes:
-    """The key as POINT bytes. Errors: ValueError: it is of another curve."""
+    """Return the key as POINT bytes. Errors: ValueError: it is of another curve."""
     if key.curve.name != "secp256r1":
         raise ValueError("the key is not of the curve P-256")
     return key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)
@@ -91,7 +91,7 @@ def key_of(point: bytes) -> ec.EllipticCurvePublicKey:
 def node_form(
     authority: x509.Certificate, node: str, key: ec.EllipticCurvePublicKey, serial: int, since: datetime.datetime, until: datetime.datetime
 ) -> x509.CertificateBuilder:
-    """The certificate of a node, to be signed."""
+    """Return the certificate of a node, to be signed."""
     organization = authority.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     cluster = str(organization[0].value) if organization else ""
     return (
@@ -112,7 +112,7 @@ def made_again(authority: x509.Certificate, stated: Stated) -> bytes:
     """The certificate (PEM) that says so, which the authority has signed. Errors: ValueError: it has not, or there can be none."""
     since, until = (datetime.datetime.fromtimestamp(second, datetime.UTC) for second in (stated.since, stated.until))
     form = node_form(authority, stated.name, key_of(stated.point), stated.serial, since, until)
-    # Whoever signs, the text is the same; this signature is thrown away.
+    # The text does not depend on the signer; this signature is thrown away.
     text = form.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()).tbs_certificate_bytes
     key = authority.public_key()
     signature = encode_dss_signature(*(int.from_bytes(stated.signature[at : at + _HALF], "big") for at in (0, _HALF)))

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from node.cluster.keys import forms
 from node.cluster.keys.removals import Removals
 from node.cluster.keys.signed import Signed
@@ -53,7 +53,7 @@ def fingerprint(certificate: x509.Certificate) -> str:
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """The node that a certificate names. Errors: ValueError."""
+    """Return the node that a certificate names. Errors: ValueError."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1:
         raise ValueError("the certificate names no node")
@@ -77,17 +77,17 @@ class KeyStore:
         self._authority: tuple[bytes, x509.Certificate] | None = None
 
     def exists(self) -> bool:
-        """Whether this node is member of a cluster."""
+        """Return whether this node is member of a cluster."""
         return all(p.exists() for p in (self.authority_certificate, self.node_key, self.node_certificate))
 
     def is_over(self) -> bool:
-        """Whether this node's certificate does not count any more: too old, or taken back. Errors: PkiError."""
+        """Return whether this node's certificate does not count any more: too old, or taken back. Errors: PkiError."""
         self.removals.load(self.authority())
         certificate = self.certificate()
         return certificate.not_valid_after_utc < datetime.datetime.now(datetime.UTC) or self.removals.covers(certificate)
 
     def is_authority(self) -> bool:
-        """Whether this node can sign, and so lets others in."""
+        """Return whether this node can sign, and so lets others in."""
         return self.authority_key.exists()
 
     def make_directory(self) -> None:
@@ -130,7 +130,7 @@ class KeyStore:
         write_atomically(self.node_certificate, signed, 0o644)
 
     def authority(self) -> x509.Certificate:
-        """The authority's certificate. Errors: PkiError."""
+        """Return the authority's certificate. Errors: PkiError."""
         try:
             text = self.authority_certificate.read_bytes()
             if self._authority is None or self._authority[0] != text:
@@ -140,7 +140,7 @@ class KeyStore:
         return self._authority[1]
 
     def authority_private_key(self) -> ec.EllipticCurvePrivateKey:
-        """The authority's. Errors: PkiError: it is not here, or another one's."""
+        """Return the authority's. Errors: PkiError: it is not here, or another one's."""
         try:
             key = serialization.load_pem_private_key(self.authority_key.read_bytes(), None)
         except (OSError, ValueError) as error:
@@ -150,7 +150,7 @@ class KeyStore:
         return key
 
     def authority_number(self) -> bytes:
-        """The authority's key as the number that it is, to be handed over. Errors: PkiError."""
+        """Return the authority's key as the number that it is, to be handed over. Errors: PkiError."""
         return self.authority_private_key().private_numbers().private_value.to_bytes(NUMBER, "big")
 
     def take_authority(self, number: bytes) -> None:
@@ -173,12 +173,12 @@ class KeyStore:
             return LIFETIME
 
     def cluster(self) -> str:
-        """The cluster's name. Errors: PkiError."""
+        """Return the cluster's name. Errors: PkiError."""
         names = self.authority().subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
         return str(names[0].value) if names else ""
 
     def name(self) -> str:
-        """The node that the certificate here names. Errors: PkiError."""
+        """Return the node that the certificate here names. Errors: PkiError."""
         return common_name(self.certificate())
 
     def certificate(self) -> x509.Certificate:
@@ -202,7 +202,7 @@ class KeyStore:
 
     @staticmethod
     def request(key: ec.EllipticCurvePrivateKey, node: str) -> bytes:
-        """A certificate request (PEM) for that node."""
+        """Return a certificate request (PEM) for that node."""
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
         return (
             x509.CertificateSigningRequestBuilder()
@@ -212,7 +212,8 @@ class KeyStore:
         )
 
     def certify(self, key: ec.EllipticCurvePublicKey, node: str) -> x509.Certificate:
-        """A certificate for that node and key, of now. Errors: ValueError (the name; too many), PkiError (no authority here), OSError."""
+        """Return a certificate for that node and key, of now. Errors: ValueError (the name; too many), PkiError (no authority here),
+        OSError."""
         now, earliest = datetime.datetime.now(datetime.UTC), self._readmitted(check_name(node))
         since = max(now - CLOCK_SKEW, earliest) if earliest is not None else now - CLOCK_SKEW
         form = forms.node_form(self.authority(), node, key, x509.random_serial_number(), since, now + self.lifetime())
@@ -221,7 +222,7 @@ class KeyStore:
         return certificate
 
     def sign(self, key: ec.EllipticCurvePublicKey, node: str) -> bytes:
-        """The same as PEM."""
+        """Return the same as PEM."""
         return self.certify(key, node).public_bytes(serialization.Encoding.PEM)
 
     def made_again(self, stated: forms.Stated) -> bytes:
@@ -245,7 +246,7 @@ class KeyStore:
         self.removals.add(self.authority(), self.authority_private_key(), node, max(second, int(since) + 1))
 
     def refusal(self, certificate_der: bytes) -> str | None:
-        """Why a peer with that certificate, which TLS has checked, is none; None: it is one."""
+        """Return why a peer with that certificate, which TLS has checked, is none; None: it is one."""
         if self.removals.covers(x509.load_der_x509_certificate(certificate_der)):
             return "it was removed from the cluster"
         return None

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from balancer.datagram import REMOVED
+from balancer.gossip.datagram import REMOVED
 from node.common.names import check_name
 from node.common.paths import write_atomically
 
@@ -67,11 +67,11 @@ class Removals:
         return self._take(authority, lines)
 
     def lines(self) -> list[Line]:
-        """All of it, as it is told to other nodes."""
+        """Return all of it, as it is sent to other nodes."""
         return list(self._lines.values())
 
     def names(self) -> dict[str, int]:
-        """Who was taken out, and the second from which on their certificates must be valid."""
+        """Return who was taken out, and the second from which on their certificates must be valid."""
         return {name: second for name, second, _ in self._lines.values()}
 
     def digest(self) -> bytes:
@@ -82,17 +82,17 @@ class Removals:
         return hashlib.sha256(text.encode()).digest()[:REMOVED]
 
     def merge(self, authority: x509.Certificate, lines: Iterable[object]) -> set[str]:
-        """Takes what another node tells, of which nothing is believed but what the authority signed; returns names that are news.
+        """Take the report of another node, of which nothing is believed but what the authority signed; returns names that are news.
         Errors: ValueError (no such list), OSError."""
-        told: list[Line] = []
+        reported: list[Line] = []
         for line in lines:
-            if not isinstance(line, (list, tuple)) or len(line) != 3 or len(told) >= MOST:
+            if not isinstance(line, (list, tuple)) or len(line) != 3 or len(reported) >= MOST:
                 raise ValueError("that is no list of removed nodes")
             name, second, signature = line
             if not isinstance(name, str) or not isinstance(second, int) or not isinstance(signature, bytes) or len(signature) > LONGEST:
                 raise ValueError("that is no list of removed nodes")
-            told.append((name, second, signature))
-        news = self._take(authority, told, strictly=True)
+            reported.append((name, second, signature))
+        news = self._take(authority, reported, strictly=True)
         if news:
             self._write()
         return news
@@ -132,11 +132,11 @@ class Removals:
         self._write()
 
     def covers(self, certificate: x509.Certificate) -> bool:
-        """Whether the certificate is one that does not count any more."""
+        """Return whether the certificate is one that does not count any more."""
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         return bool(names) and self.bars(str(names[0].value), certificate.not_valid_before_utc)
 
     def bars(self, name: str, since: datetime.datetime) -> bool:
-        """Whether certificates of that node that are valid from then do not count any more."""
+        """Return whether certificates of that node that are valid from then do not count any more."""
         line = self._lines.get(name)
         return line is not None and since < datetime.datetime.fromtimestamp(line[1], datetime.UTC)

@@ -64,7 +64,7 @@ class Signed:
         write_atomically(self._directory / record.name, json.dumps(asdict(record)).encode())
 
     def get(self, name: str) -> Record | None:
-        """What was signed for that node last."""
+        """Return what was signed for that node last."""
         try:
             read = json.loads((self._directory / check_name(name)).read_bytes())
             return Record(str(read["name"]), str(read["serial"]), str(read["key"]), float(read["since"]), float(read["until"]))
@@ -72,7 +72,7 @@ class Signed:
             return None
 
     def all(self) -> list[Record]:
-        """All of it, by name."""
+        """Return all of it, by name."""
         try:
             names = sorted(path.name for path in self._directory.iterdir() if not path.name.startswith("."))
         except OSError:
@@ -85,6 +85,6 @@ class Signed:
         return record.since if record is not None else 0.0
 
     def in_use(self, name: str, removed: dict[str, int]) -> Record | None:
-        """The certificate of a node that has the name now: neither over nor taken back."""
+        """Return the certificate of a node that has the name now: neither over nor taken back."""
         record = self.get(name)
         return record if record is not None and record.until > time.time() and record.since >= removed.get(name, 0) else None

@@ -43,7 +43,7 @@ class Token:
 
 
 def why_taken(keys: KeyStore, name: str) -> str | None:
-    """Why no new node may be called so; None: it may. Errors: PkiError."""
+    """Return why no new node may be called so; None: it may. Errors: PkiError."""
     keys.removals.load(keys.authority())
     record = keys.signed.in_use(name, keys.removals.names())
     if record is None:

@@ -28,7 +28,7 @@ def plain() -> Iterator[Sequence[Place]]:
 
 @contextlib.contextmanager
 def sshfs() -> Iterator[Sequence[Place]]:
-    from bench.sshfs import Server, installed
+    from bench.files.sshfs import Server, installed
 
     installed()
     with Lab.up(3, name=f"coherence{os.getpid()}", mosd=False) as lab, Server(lab.node("n1")) as server:
@@ -54,8 +54,8 @@ def main() -> int:
     parser.add_argument("--on", choices=("mfs", "sshfs", "plain"), default="mfs")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--most", type=int, default=20, help="end after so many stale looks (%(default)s)")
-    parser.add_argument("--maps", action="store_true", help="look at mapped files as well")
+    parser.add_argument("--most", type=int, default=20, help="end after so many stale checks (%(default)s)")
+    parser.add_argument("--maps", action="store_true", help="check mapped files as well")
     arguments = parser.parse_args()
     nodes = {"mfs": mfs, "sshfs": sshfs, "plain": plain}[arguments.on]
     with nodes() as places, Coherence(places, arguments.seed, arguments.maps) as coherence:

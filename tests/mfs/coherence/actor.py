@@ -1,11 +1,11 @@
-"""A program inside a node that changes files and looks at them when it is told to: `actor.py BASE NUMBER SHARED PIPE...`.
+"""A program inside a node that changes and checks files on request: `actor.py BASE NUMBER SHARED PIPE...`.
 
-It is told by lines of JSON on standard input and answers each by one; paths are relative to BASE. What orders a change before a look
+Requests are lines of JSON on standard input; it answers each with one line. Paths are relative to BASE. What orders a change before a check
 never goes through the file system: NUMBER is this actor's, SHARED a descriptor of memory that all actors map, in which byte N counts
 how often actor N was called, and PIPE the descriptors of pipes, for each actor its reading and its writing end.
 
-  {"do": [WHAT, ...], "call": [[N, HOW], ...]}     does it, calls the others (at once, whatever came of it), then answers
-  {"look": [[WHAT, ...], ...]}                     looks, and answers
+  {"do": [WHAT, ...], "call": [[N, HOW], ...]}     does it, calls the others (at once, also after an error), then answers
+  {"check": [[WHAT, ...], ...]}                     checks, and answers
   both with "await": HOW                           before that, answers, and waits to be called; HOW is pipe, memory or signal
 """
 
@@ -27,20 +27,20 @@ from collections.abc import Callable
 from typing import Any
 
 BOUND = 300.0
-"""Seconds to wait for a call: whoever has us called may be held up by a disk for half a minute."""
+"""Seconds to wait for a call: the caller may be held up by a disk for half a minute."""
 MOST = 1 << 20
-"""Bytes of a file that are looked at."""
+"""Largest number of bytes of a file that are checked."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def digest(data: bytes) -> list[object]:
-    """Length, sum and beginning: what is compared, and told."""
+    """Length, hash and beginning: the part that is compared and reported."""
     return [len(data), hashlib.md5(data).hexdigest(), data[:24].decode("latin-1")]
 
 
 class Files:
-    """What is done and seen, below one directory."""
+    """Changes and checks of files below one directory."""
 
     def __init__(self, base: str) -> None:
         self.base = base
@@ -163,7 +163,7 @@ class Files:
                     raise
         return won
 
-    # looks
+    # checks
 
     def stat(self, name: str) -> dict[str, int]:
         return self._shown(os.lstat(self.path(name)))
@@ -199,7 +199,7 @@ class Files:
         return sorted(os.listdir(self.path(name)))
 
     def lines(self, name: str) -> dict[str, int]:
-        """How often each line is in the file."""
+        """Returns how often each line is in the file."""
         with open(self.path(name), encoding="utf-8") as file:
             return collections.Counter(file.read().splitlines())
 
@@ -226,7 +226,7 @@ class Calls:
             os.write(self.writing[number], b"x")
 
     def ready(self, how: str) -> Callable[[], None]:
-        """What waits for the next call. Errors: TimeoutError."""
+        """Returns a function that waits for the next call. Errors: TimeoutError."""
         before = self.memory[self.number]
 
         def wait() -> None:
@@ -241,9 +241,9 @@ class Calls:
         return wait
 
     def _watch(self, before: int) -> None:
-        """Looks at memory until it has changed: all the time as root, who can give way to others meanwhile. Errors: TimeoutError."""
+        """Polls memory until it has changed: all the time as root, who can give way to others meanwhile. Errors: TimeoutError."""
         last = time.monotonic()
-        end, looks, longest = last + BOUND, 0, 0.0
+        end, polls, longest = last + BOUND, 0, 0.0
         is_root = os.getuid() == 0
         if is_root:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -253,16 +253,16 @@ class Calls:
             else:
                 time.sleep(0.00002)
             now = time.monotonic()
-            looks, longest, last = looks + 1, max(longest, now - last), now
+            polls, longest, last = polls + 1, max(longest, now - last), now
             if now > end:
                 calls = f"mapped {self.memory[:8].hex()}, read {os.pread(self.shared, 8, 0).hex()}, {before} before"
-                raise TimeoutError(f"nothing came by memory ({calls}): {looks} looks, {longest:.3f} s between two of them at most")
+                raise TimeoutError(f"nothing came by memory ({calls}): {polls} polls, {longest:.3f} s between two of them at most")
         if is_root:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def tried(files: Files, what: list[Any]) -> dict[str, Any]:
-    """What came of it: a value, or the number of an error."""
+    """Returns the result: a value, or the number of an error."""
     try:
         return {"value": getattr(files, what[0])(*what[1:])}
     except OSError as error:
@@ -290,7 +290,7 @@ def main() -> None:
                 calls.call(number, how)
             say(answer)
         else:
-            say([tried(files, what) for what in order["look"]])
+            say([tried(files, what) for what in order["check"]])
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ WON_BY_ONE: dict[str, tuple[list[Change], Callable[[int], list[Any]], int]] = {
     "rmdir": ([["race", [], TURNS, "mkdir", "x{}"]], lambda me: ["rmdir", "x{}"], errno.ENOENT),
     "rename": ([["race", [], TURNS, "create", "x{}", "", 0o644]], lambda me: ["rename", "x{}", f"of-{me}-{{}}"], errno.ENOENT),
 }
-"""By name: what home does before, what each actor does (its number is given), and the error of those who lose."""
+"""By name: what home does before, what each actor does (its number is given), and the error of the losers."""
 SHARED: dict[str, tuple[Change, Callable[[int], list[Any]], Callable[[int], dict[str, int]]]] = {
     "append": (
         ["create", "log", "", 0o644],
@@ -41,9 +41,9 @@ SHARED: dict[str, tuple[Change, Callable[[int], list[Any]], Callable[[int], dict
 
 
 def at_once(coherence: Coherence, change: Callable[[int], Change]) -> list[dict[str, Any]]:
-    """What came of a change that all actors were called to by the same memory. Errors: Hangs."""
+    """Has all actors make a change, called by the same memory; returns their results. Errors: Hangs."""
     for actor in coherence.actors:
-        actor.tell({"do": change(actor.number), "await": "memory"})
+        actor.send({"do": change(actor.number), "await": "memory"})
         actor.hear()
     with mmap.mmap(coherence.shared, 4096) as memory:
         for actor in coherence.actors:
@@ -69,10 +69,10 @@ def contest(coherence: Coherence, name: str) -> list[str]:
         answers = at_once(coherence, done)
         wrong += [f"{name}: {answer}" for answer in answers if "error" in answer]
         for actor in coherence.actors:
-            seen = actor.look([["lines", "log"]])[0].get("value")
+            seen = actor.check([["lines", "log"]])[0].get("value")
             if seen != lines(len(coherence.actors)):
                 wrong.append(f"{name}: {actor.place.name} finds {seen}")
     coherence.lost = True  # its files are not those of the model
-    listed = [actor.look([["names", ""]])[0] for actor in coherence.actors]
+    listed = [actor.check([["names", ""]])[0] for actor in coherence.actors]
     wrong += [f"{name}: {actor.place.name} lists {seen}" for actor, seen in zip(coherence.actors, listed, strict=True) if seen != listed[0]]
     return wrong

@@ -1,7 +1,7 @@
-"""Rounds: one actor changes something, the others, who have just looked at it, look again, and see the change or are stale.
+"""Rounds: one actor changes something. The others, who have just checked it, check it again, and see the change or are stale.
 
-An actor is told to look before the change is made (so what it may keep has been kept), is called the moment the change has been made,
-by a pipe, by memory that both map or by a signal, and looks at once.
+An actor has to check before the change is made (so that it keeps what it may keep), is called the moment the change has been made,
+by a pipe, by memory that both map or by a signal, and checks at once.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from types import TracebackType
 from typing import Any
 
 from lab import Node
-from tests.mfs.coherence.model import DIRECTORIES, Chance, Change, Look, Tree
+from tests.mfs.coherence.model import DIRECTORIES, Chance, Change, Check, Tree
 
 SLOTS = 3
 WAYS = ("pipe", "memory", "signal")
 BOUND = 40.0
-"""Seconds in which an actor answers, whatever its file system does."""
+"""Seconds in which an actor answers, however slow its file system is."""
 ERRORS = frozenset(
     {errno.EIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.ESTALE, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.EHOSTDOWN,
      errno.EHOSTUNREACH, errno.ENETUNREACH}
 )  # fmt: skip
-"""That a file cannot be reached; that it is not there is another one, and must be true."""
+"""Errors of a file that cannot be reached; that it does not exist is another error, and must be true."""
 UNMAPPED = frozenset({errno.EFAULT})
-"""That a page that is mapped cannot be had: SIGBUS to who touches it."""
+"""Error of a mapped page that cannot be read: SIGBUS for the process that touches it."""
 NAMES_AND_ATTRIBUTES = frozenset(
     {"create", "rename", "exchange", "unlink", "link", "symlink", "mkdir", "rmdir", "chmod", "utimes", "setxattr", "removexattr"}
 )
 WORD = 1000.0
 """ms within which word of a change by home's own programs has come."""
 PATIENCE = 2.0
-"""Seconds that a stale actor looks on, to tell how late the change came."""
+"""Seconds for which a stale actor goes on checking, to find out how late the change came."""
 INSIDE = "/opt/farhome"
 SCRIPT = "tests/mfs/coherence/actor.py"
 
@@ -54,7 +54,7 @@ class Hangs(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an actor works: in a node of a lab, or on this machine; and which directory it has there."""
+    """The place of an actor: a node of a lab, or this machine; and the actor's directory there."""
 
     name: str
     directory: str
@@ -78,13 +78,13 @@ class Actor:
             self.process = place.node.popen(argv, user=place.user, cwd="/", **descriptors)
         self.rest = b""
 
-    def tell(self, order: dict[str, Any]) -> None:
+    def send(self, order: dict[str, Any]) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
         self.process.stdin.flush()
 
     def hear(self) -> Any:
-        """Its next answer. Errors: Hangs."""
+        """Returns its next answer. Errors: Hangs."""
         assert self.process.stdout is not None
         end = time.monotonic() + BOUND
         while b"\n" not in self.rest:
@@ -98,11 +98,11 @@ class Actor:
         return json.loads(line)
 
     def do(self, *change: Any) -> dict[str, Any]:
-        self.tell({"do": change})
+        self.send({"do": change})
         return dict(self.hear())
 
-    def look(self, looks: Sequence[Look]) -> list[dict[str, Any]]:
-        self.tell({"look": looks})
+    def check(self, checks: Sequence[Check]) -> list[dict[str, Any]]:
+        self.send({"check": checks})
         return list(self.hear())
 
     def signal(self) -> None:
@@ -121,65 +121,67 @@ class Actor:
 
 @dataclass(frozen=True)
 class Stale:
-    """A look that did not show what had been made; `late` in ms until it did, None: not within PATIENCE."""
+    """A check that did not show what had been made; `late` in ms until it did, None: not within PATIENCE."""
 
     round: int
     writer: str
     change: Change
     observer: str
     way: str
-    look: Look
+    check: Check
     expected: dict[str, Any]
     seen: dict[str, Any]
     late: float | None
 
     @property
     def is_in_time(self) -> bool:
-        """Whether it is what the contract (C3 and C5 in docs/files.md) allows: home's own programs change names and attributes, or what
-        others have mapped, of which word comes at once, but without anybody waiting for it."""
-        is_word = self.look[0] == "map" or (self.change[0] in NAMES_AND_ATTRIBUTES and self.look[0] != "pread")
+        """Whether the contract (C3 and C5 in docs/files.md) allows it: home's own programs change names, attributes or files that
+        others have mapped. Word of such changes comes at once, but the changer does not wait for it."""
+        is_word = self.check[0] == "map" or (self.change[0] in NAMES_AND_ATTRIBUTES and self.check[0] != "pread")
         return self.writer == "home" and is_word and self.late is not None and self.late < WORD
 
     def __str__(self) -> str:
         late = "never" if self.late is None else f"{self.late:.1f} ms later"
         change = [word if not isinstance(word, str) or len(word) < 40 else f"<{len(word)} bytes>" for word in self.change]
         seen = f"saw {self.seen} and not {self.expected}, which came {late}"
-        return f"round {self.round}: {self.writer} {change}, {self.observer} (by {self.way}) {self.look}: {seen}"
+        return f"round {self.round}: {self.writer} {change}, {self.observer} (by {self.way}) {self.check}: {seen}"
 
 
 @dataclass
 class Report:
-    """What rounds have shown."""
+    """Results of all rounds."""
 
     seed: int
     rounds: int = 0
-    looks: int = 0
+    checks: int = 0
     stale: list[Stale] = field(default_factory=list)
     in_time: list[Stale] = field(default_factory=list)
     """those of which word came in time"""
     failures: list[str] = field(default_factory=list)
-    """changes that failed and looks that showed an error where there was none to be"""
+    """changes that failed, and checks that showed an error where none was allowed"""
     errors: int = 0
-    """looks and changes that ended with an error that was allowed"""
+    """checks and changes that ended with an error that was allowed"""
     longest: float = 0.0
     """seconds that home's own programs took for a change"""
 
     def kinds(self) -> dict[str, int]:
-        """How many stale looks there were of each kind."""
+        """Returns the number of stale checks of each kind."""
         count = collections.Counter(
-            f"{'home' if one.writer == 'home' else 'away'} {one.change[0]}, {'home' if one.observer == 'home' else 'away'} {one.look[0]}"
+            f"{'home' if one.writer == 'home' else 'away'} {one.change[0]}, {'home' if one.observer == 'home' else 'away'} {one.check[0]}"
             for one in (*self.stale, *self.in_time)
         )
         return dict(count.most_common())
 
     def sentence(self) -> str:
-        told = f"seed {self.seed}: {self.rounds} rounds, {self.looks} looks, {len(self.stale)} stale, {len(self.in_time)} waiting for word"
-        told += f", {self.errors} errors allowed, {len(self.failures)} failures"
-        return told + f", home took {self.longest * 1e3:.1f} ms at most for a change"
+        text = (
+            f"seed {self.seed}: {self.rounds} rounds, {self.checks} checks, {len(self.stale)} stale, {len(self.in_time)} waiting for word"
+        )
+        text += f", {self.errors} errors allowed, {len(self.failures)} failures"
+        return text + f", home took {self.longest * 1e3:.1f} ms at most for a change"
 
 
 def agrees(expected: dict[str, Any], seen: dict[str, Any]) -> bool:
-    """Whether a look shows what it must; of a file's attributes those that are known."""
+    """Whether a check shows what it must; of a file's attributes those that are known."""
     want, got = expected.get("value"), seen.get("value")
     if isinstance(want, dict) and isinstance(got, dict):
         return all(got.get(key) == value for key, value in want.items())
@@ -190,7 +192,7 @@ class Coherence:
     """Actors on one tree of files; the first is at home. A context manager."""
 
     def __init__(self, places: Sequence[Place], seed: int | None = None, maps: bool = False) -> None:
-        """maps: what is mapped is looked at as well."""
+        """maps: also checks mapped files."""
         self.report = Report(random.SystemRandom().randrange(1 << 32) if seed is None else seed)
         self.maps = maps
         self.shared = os.memfd_create("calls")
@@ -198,7 +200,7 @@ class Coherence:
         self.pipes = [end for _ in places for end in os.pipe()]
         self.actors: list[Actor] = []
         self.cut_off: set[int] = set()
-        """actors to whom a failure of the network or of a server may show now, as one of ERRORS"""
+        """actors that may see a failure of the network or of a server now, as one of ERRORS"""
         self.by_home: list[tuple[float, Change]] = []
         """what home has changed lately, and when"""
         try:
@@ -226,7 +228,7 @@ class Coherence:
             self._changed_by_home(change)
 
     def find_out(self) -> None:
-        """What the file system cannot do at all is left out; the caller may insist."""
+        """Finds out what the file system supports at all, and leaves out the rest; the caller may insist."""
         self.home.do("create", "probe", "", 0o644)
         self.attributes = all("value" in actor.do("setxattr", "probe", "user.probe", str(actor.number)) for actor in self.actors)
         self.home.do("unlink", "probe")
@@ -247,7 +249,7 @@ class Coherence:
     # rounds
 
     def run(self, rounds: int, most: int = 20) -> Report:
-        """So many rounds; ends early when there are `most` stale looks. Errors: Hangs."""
+        """Runs rounds; ends early at `most` stale checks. Errors: Hangs."""
         for _ in range(rounds):
             self.round()
             if len(self.report.stale) >= most:
@@ -255,11 +257,11 @@ class Coherence:
         return self.report
 
     def round(self, writers: Sequence[int] = (), without: frozenset[str] = frozenset(), hold: bool = True) -> tuple[Actor, Change] | None:
-        """A change by one of the writers (none are named: by anybody) and the looks at it, at no file of a name in `without`.
+        """Makes a change by one of the writers (any actor if none are named), and checks it; skips files whose name is in `without`.
 
         Returns the change if it failed in a way that is allowed: whether it has been made is not known then. Errors: Hangs."""
         self.report.rounds += 1
-        if self.lost:  # what follows from what was seen is not to be told again
+        if self.lost:  # the consequences of what was seen are not to be reported again
             self.begin()
         pick = self.chance.random.choice
         if hold:
@@ -270,18 +272,18 @@ class Coherence:
         before = self.tree.copy()
         self.tree.apply(writer.number, change)
         plans = {
-            actor.number: (pick(WAYS), self.chance.looks(before, self.tree, writer.number, change, actor.number, without))
+            actor.number: (pick(WAYS), self.chance.checks(before, self.tree, writer.number, change, actor.number, without))
             for actor in self.actors
             if actor is not writer
         }
-        for number, (_, looks) in plans.items():  # so that whatever is kept has been kept
-            for look, seen in zip(looks, self.actors[number].look(looks), strict=True):
+        for number, (_, checks) in plans.items():  # so that caches are filled
+            for check, seen in zip(checks, self.actors[number].check(checks), strict=True):
                 if by_home := self._under_way():
-                    self._judge(before, self.actors[number], look, seen, "rounds later", self.home, by_home)
+                    self._judge(before, self.actors[number], check, seen, "rounds later", self.home, by_home)
                 else:
-                    self._judge(before, self.actors[number], look, seen, None, writer, [f"before {change[0]}", *change[1:]])
-        for number, (way, looks) in plans.items():
-            self.actors[number].tell({"look": looks, "await": way})
+                    self._judge(before, self.actors[number], check, seen, None, writer, [f"before {change[0]}", *change[1:]])
+        for number, (way, checks) in plans.items():
+            self.actors[number].send({"check": checks, "await": way})
             self.actors[number].hear()
         made, answers = self._made(writer, change, {number: way for number, (way, _) in plans.items()})
         if "error" in made:
@@ -290,15 +292,15 @@ class Coherence:
         if writer is self.home:
             self._changed_by_home(change)
         mtimes = self._mtimes(plans)
-        for number, (way, looks) in plans.items():
-            for look, seen in zip(looks, answers[number], strict=True):
-                self._judge(self.tree, self.actors[number], look, seen, way, writer, change, mtimes)
+        for number, (way, checks) in plans.items():
+            for check, seen in zip(checks, answers[number], strict=True):
+                self._judge(self.tree, self.actors[number], check, seen, way, writer, change, mtimes)
         return None
 
     def _made(self, writer: Actor, change: Change, ways: dict[int, str]) -> tuple[dict[str, Any], dict[int, list[dict[str, Any]]]]:
-        """Has the change made and the others called; what came of it, and what each saw."""
+        """Has the change made and the others called; returns the result, and what each saw."""
         begun = time.monotonic()
-        writer.tell({"do": change, "call": [[number, way] for number, way in ways.items() if way != "signal"]})
+        writer.send({"do": change, "call": [[number, way] for number, way in ways.items() if way != "signal"]})
         made = writer.hear()
         took = time.monotonic() - begun
         if writer is self.home:
@@ -309,26 +311,26 @@ class Coherence:
         try:
             return made, {number: self.actors[number].hear() for number in ways}
         except Hangs as error:
-            told = f"called {ways} by {writer.place.name}, whose {change[0]} took {took:.3f} s and gave {made}"
-            raise Hangs(f"{error}, {told}; calls {os.pread(self.shared, 8, 0).hex()}, unread {writer.rest!r}") from None
+            context = f"called {ways} by {writer.place.name}, whose {change[0]} took {took:.3f} s and gave {made}"
+            raise Hangs(f"{error}, {context}; calls {os.pread(self.shared, 8, 0).hex()}, unread {writer.rest!r}") from None
 
     def _changed_by_home(self, change: Change) -> None:
         self.by_home.append((time.monotonic(), change))
 
     def _under_way(self) -> Change | None:
-        """What home has changed so lately that not all need have heard of it, names and attributes rather than data; None: nothing."""
+        """Returns a change by home so recent that it may not have reached all, names and attributes before data; None: there is none."""
         since = time.monotonic() - WORD / 1e3
         self.by_home = [(at, change) for at, change in self.by_home if at > since]
         changes = [change for _, change in reversed(self.by_home)]
         return next((change for change in changes if change[0] in NAMES_AND_ATTRIBUTES), changes[0] if changes else None)
 
     def _await_word(self, actor: Actor, change: Change) -> None:
-        """An actor who is about to use names that home may just have given to other files has heard of that (C3 lets word come later): what
+        """An actor about to use names that home may just have given to other files has heard of that (C3 lets word come later): what
         he does would be done to what had them before."""
         if actor is self.home or actor.number in self.cut_off:
             return
-        looks: list[Look] = [["stat", name] for name in sorted(self.tree.touched(actor.number, change)[0]) if name in change]
-        while looks and self._under_way() and actor.look(looks) != self.home.look(looks):
+        checks: list[Check] = [["stat", name] for name in sorted(self.tree.touched(actor.number, change)[0]) if name in change]
+        while checks and self._under_way() and actor.check(checks) != self.home.check(checks):
             pass
 
     def _hold(self, actor: Actor) -> None:
@@ -352,33 +354,33 @@ class Coherence:
         self.lost = True
         return False
 
-    def _mtimes(self, plans: dict[int, tuple[str, list[Look]]]) -> dict[str, int]:
-        """The mtime at home of each file that is looked at: what all others must see."""
-        names = sorted({str(look[1]) for _, looks in plans.values() for look in looks if look[0] == "stat"})
-        seen = self.home.look([["stat", name] for name in names])
+    def _mtimes(self, plans: dict[int, tuple[str, list[Check]]]) -> dict[str, int]:
+        """Returns the mtime at home of each checked file: the value that all others must see."""
+        names = sorted({str(check[1]) for _, checks in plans.values() for check in checks if check[0] == "stat"})
+        seen = self.home.check([["stat", name] for name in names])
         return {name: one["value"]["mtime"] for name, one in zip(names, seen, strict=True) if "value" in one}
 
     def _judge(
-        self, tree: Tree, actor: Actor, look: Look, seen: dict[str, Any], way: str | None, writer: Actor, change: Change,
+        self, tree: Tree, actor: Actor, check: Check, seen: dict[str, Any], way: str | None, writer: Actor, change: Change,
         mtimes: dict[str, int] | None = None,
     ) -> None:  # fmt: skip
-        self.report.looks += 1
-        expected = tree.expected(actor.number, look)
-        if mtimes and look[0] == "stat" and "value" in expected and look[1] in mtimes:
-            expected["value"]["mtime"] = expected["value"].get("mtime", mtimes[look[1]])
+        self.report.checks += 1
+        expected = tree.expected(actor.number, check)
+        if mtimes and check[0] == "stat" and "value" in expected and check[1] in mtimes:
+            expected["value"]["mtime"] = expected["value"].get("mtime", mtimes[check[1]])
         if agrees(expected, seen):
             return
-        if actor.number in self.cut_off and seen.get("error") in (ERRORS | UNMAPPED if look[0] == "map" else ERRORS):
+        if actor.number in self.cut_off and seen.get("error") in (ERRORS | UNMAPPED if check[0] == "map" else ERRORS):
             self.report.errors += 1
             return
-        late = self._late(actor, look, expected) if way else None
-        found = Stale(self.report.rounds, writer.place.name, change, actor.place.name, way or "no call", look, expected, seen, late)
+        late = self._late(actor, check, expected) if way else None
+        found = Stale(self.report.rounds, writer.place.name, change, actor.place.name, way or "no call", check, expected, seen, late)
         (self.report.in_time if found.is_in_time else self.report.stale).append(found)
         self.lost = self.lost or actor is self.home or late is None
 
-    def _late(self, actor: Actor, look: Look, expected: dict[str, Any]) -> float | None:
+    def _late(self, actor: Actor, check: Check, expected: dict[str, Any]) -> float | None:
         begun = time.monotonic()
         while time.monotonic() - begun < PATIENCE:
-            if agrees(expected, actor.look([look])[0]):
+            if agrees(expected, actor.check([check])[0]):
                 return (time.monotonic() - begun) * 1e3
         return None

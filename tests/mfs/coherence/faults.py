@@ -1,4 +1,4 @@
-"""Faults: links are cut and servers killed in the midst of rounds. What is cut off may see errors; nobody ever sees anything wrong."""
+"""Faults: links are cut and servers killed in the midst of rounds. What is cut off may see errors; no actor ever sees wrong data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from tests.mfs.coherence.controller import ERRORS, Actor, Coherence, Hangs, Stale, agrees
-from tests.mfs.coherence.model import Change, Look, Tree
+from tests.mfs.coherence.model import Change, Check, Tree
 
 RETURN = 30.0
 """Seconds in which all works again after the end of a fault."""
@@ -31,17 +31,17 @@ class Unsure:
     def settle(self) -> None:
         """Finds out at home what has become of them, which must be one of what may have."""
         for writer, change, names in self.changes:
-            looks: list[Look] = [look for name in sorted(names) for look in (["stat", name], ["read", name], ["readlink", name])]
-            seen = self.coherence.home.look(looks)
+            checks: list[Check] = [check for name in sorted(names) for check in (["stat", name], ["read", name], ["readlink", name])]
+            seen = self.coherence.home.check(checks)
             for tree in self._possible(writer.number, change):
-                if all(agrees(tree.expected(0, look), one) for look, one in zip(looks, seen, strict=True)):
+                if all(agrees(tree.expected(0, check), one) for check, one in zip(checks, seen, strict=True)):
                     self.coherence.tree = tree
                     break
             else:
-                look, wrong = next(pair for pair in zip(looks, seen, strict=True) if not agrees(tree.expected(0, pair[0]), pair[1]))
+                check, wrong = next(pair for pair in zip(checks, seen, strict=True) if not agrees(tree.expected(0, pair[0]), pair[1]))
                 self.coherence.report.stale.append(
-                    Stale(self.coherence.report.rounds, writer.place.name, ["unsure", *change], "home", "no call", look,
-                          tree.expected(0, look), wrong, None)
+                    Stale(self.coherence.report.rounds, writer.place.name, ["unsure", *change], "home", "no call", check,
+                          tree.expected(0, check), wrong, None)
                 )  # fmt: skip
                 self.coherence.lost = True
         self.changes = []
@@ -86,17 +86,17 @@ def during(coherence: Coherence, who: set[int], rounds: int, start: Callable[[],
 def _returned(coherence: Coherence, actor: Actor) -> None:
     """Waits until an actor sees the names of its directory without an error. What it sees is judged later."""
     end = time.monotonic() + RETURN
-    while "error" in (seen := actor.look([["names", ""]])[0]):
+    while "error" in (seen := actor.check([["names", ""]])[0]):
         if time.monotonic() > end:
             raise Hangs(f"{actor.place.name} still sees error {seen['error']} after {RETURN:.0f} s")
         time.sleep(0.05)
 
 
 def _let_go(coherence: Coherence, actor: Actor) -> None:
-    """What an actor holds and cannot use any more since the fault is let go."""
+    """Releases the slots that an actor holds and cannot use any more after the fault."""
     held = coherence.tree.held[actor.number]
     for slot in list(held):
-        if actor.look([["fstat", slot]])[0].get("error") in ERRORS or actor.look([["pread", slot]])[0].get("error") in ERRORS:
+        if actor.check([["fstat", slot]])[0].get("error") in ERRORS or actor.check([["pread", slot]])[0].get("error") in ERRORS:
             actor.do("release", slot)
             del held[slot]
             coherence.report.errors += 1

@@ -1,4 +1,4 @@
-"""What the files must look like: a small model of a tree of files, and the random changes that it allows.
+"""The expected state of the files: a small model of a tree of files, and the random changes that it allows.
 
 It knows nothing of file systems: what an actor sees is compared with what follows from the changes that have been made.
 """
@@ -25,7 +25,7 @@ LARGEST = 40_000
 """Bytes of a file: some pages, and more than one request of a small reader."""
 
 Change = list[Any]
-Look = list[Any]
+Check = list[Any]
 
 
 @dataclass(eq=False)
@@ -69,7 +69,7 @@ class Tree:
         self.held: list[dict[int, Held]] = [{} for _ in range(actors)]
 
     def copy(self) -> Tree:
-        """One that can be changed without changing this one."""
+        """Returns a copy that can be changed without changing this one."""
         return copy.deepcopy(self)
 
     def entries(self, *kinds: int) -> list[str]:
@@ -192,21 +192,21 @@ class Tree:
         nodes += [node for name in names if (node := self.find(name)) is not None]
         return names | {name for name in self.entries(*KINDS) if self.find(name) in nodes}, nodes
 
-    def concerned(self, actor: int, look: Look, names: frozenset[str]) -> bool:
-        """Whether what an actor's look shows depends on one of those names."""
-        if isinstance(look[1], int):
-            return any(self.find(name) is self.held[actor][look[1]].node for name in names)
-        if look[0] == "names":
-            return any(_split(name)[0] == look[1] for name in names)
-        node = self.find(look[1])
-        return look[1] in names or (look[0] == "read" and node is not None and node.kind == stat.S_IFLNK)
+    def concerned(self, actor: int, check: Check, names: frozenset[str]) -> bool:
+        """Returns whether the result of an actor's check depends on one of those names."""
+        if isinstance(check[1], int):
+            return any(self.find(name) is self.held[actor][check[1]].node for name in names)
+        if check[0] == "names":
+            return any(_split(name)[0] == check[1] for name in names)
+        node = self.find(check[1])
+        return check[1] in names or (check[0] == "read" and node is not None and node.kind == stat.S_IFLNK)
 
-    # looks
+    # checks
 
-    def expected(self, actor: int, look: Look) -> dict[str, Any]:
-        """What an actor must see: a value, or an error's number."""
+    def expected(self, actor: int, check: Check) -> dict[str, Any]:
+        """Returns what an actor must see: a value, or an error's number."""
         try:
-            return {"value": getattr(self, f"_see_{look[0]}")(actor, *look[1:])}
+            return {"value": getattr(self, f"_see_{check[0]}")(actor, *check[1:])}
         except OSError as error:
             return {"error": error.errno}
 
@@ -255,7 +255,7 @@ class Tree:
 
 
 class Chance:
-    """Random changes and looks; the same again with the same seed."""
+    """Random changes and checks; the same again with the same seed."""
 
     def __init__(self, seed: int, attributes: bool, maps: bool) -> None:
         self.random = random.Random(seed)
@@ -268,7 +268,7 @@ class Chance:
         return (piece * (size // len(piece) + 1))[:size]
 
     def change(self, tree: Tree, actor: int, without: frozenset[str] = frozenset()) -> Change:
-        """One that this actor can make, to no file of which a name is `without`."""
+        """Returns a change that this actor can make, to no file of which a name is in `without`."""
         while True:
             makers = list(self._changes(tree, actor))
             change = self.random.choice(makers)()
@@ -321,25 +321,25 @@ class Chance:
         mapped = len(tree.at(name).data) if self.maps and self.random.random() < 0.5 else 0
         return ["hold", slot, name, self.random.random() < 0.4, mapped]
 
-    def looks(
+    def checks(
         self, before: Tree, after: Tree, writer: int, change: Change, actor: int, without: frozenset[str], count: int = 5
-    ) -> list[Look]:
-        """What an actor is to look at before and after the writer's change: at what that touches first of all."""
+    ) -> list[Check]:
+        """Returns what an actor has to check before and after the writer's change: above all what the change touches."""
         pick = self.random.choice
         names, nodes = before.touched(writer, change)
         more, _ = after.touched(writer, change)
-        possible: list[Look] = []
+        possible: list[Check] = []
         for name in sorted(names | more):
             possible += [["stat", name], ["read", name], ["names", _split(name)[0]], ["readlink", name]]
             if self.attributes:
                 possible.append(["xattr", name, change[2] if change[0].endswith("xattr") else pick(ATTRIBUTES)])
         for slot, held in before.held[actor].items():
-            own: list[Look] = [["fstat", slot], ["pread", slot]]
+            own: list[Check] = [["fstat", slot], ["pread", slot]]
             if size := min(held.mapped, len(held.node.data), len(after.held[actor][slot].node.data)):
                 own.append(["map", slot, size])
             possible += own * (2 if held.node in nodes else 1)
         possible += [["stat", pick(NAMES)], ["read", "d/" + pick(NAMES)], ["names", pick(DIRECTORIES)]]
         if without:
-            possible = [look for look in possible if not any(tree.concerned(actor, look, without) for tree in (before, after))]
+            possible = [check for check in possible if not any(tree.concerned(actor, check, without) for tree in (before, after))]
         self.random.shuffle(possible)
         return possible[:count]

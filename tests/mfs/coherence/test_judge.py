@@ -17,7 +17,7 @@ GONE = ["stat", "gone"]
 
 @pytest.fixture
 def apart(tmp_path: Path) -> Iterator[Coherence]:
-    """Home and somebody else, each in a directory of its own: of what home does the other hears when the test says so."""
+    """Home and another actor, each in a directory of its own: the test decides when the other one gets home's changes."""
     for name in ("home", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "other/gone").touch()
@@ -27,7 +27,7 @@ def apart(tmp_path: Path) -> Iterator[Coherence]:
 
 
 def judged(coherence: Coherence, tmp_path: Path, after: float, *changes: Change) -> tuple[int, int]:
-    """Home has made these changes, of which the other hears after so many seconds: how many looks are stale, how many in time."""
+    """Makes changes at home that reach the other actor after `after` seconds. Returns the number of stale checks and of those in time."""
     for change in changes:
         coherence._changed_by_home(change)
     by_home = coherence._under_way()
@@ -35,7 +35,7 @@ def judged(coherence: Coherence, tmp_path: Path, after: float, *changes: Change)
     other = coherence.actors[1]
     hears = threading.Timer(after, (tmp_path / "other/gone").unlink)
     hears.start()
-    (seen,) = other.look([GONE])
+    (seen,) = other.check([GONE])
     coherence._judge(coherence.tree, other, GONE, seen, "rounds later", coherence.home, by_home)
     hears.join()
     return len(coherence.report.stale), len(coherence.report.in_time)
@@ -50,7 +50,7 @@ def test_word_that_comes_too_late_is_stale(apart: Coherence, tmp_path: Path) -> 
     assert judged(apart, tmp_path, (WORD / 1e3 + PATIENCE) / 2, ["unlink", "gone"]) == (1, 0)
 
 
-def test_no_word_is_under_way_of_what_was_long_ago(apart: Coherence) -> None:
+def test_old_changes_do_not_count_as_under_way(apart: Coherence) -> None:
     apart._changed_by_home(["unlink", "gone"])
     assert apart._under_way() == ["unlink", "gone"]
     apart.by_home = [(time.monotonic() - WORD / 1e3, change) for _, change in apart.by_home]

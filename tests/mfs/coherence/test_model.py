@@ -1,4 +1,4 @@
-"""The model always has a change to make, whatever the tree has become."""
+"""The model always has a change to make, in every state of the tree."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Answer:
 
 
 class Peer:
-    """A mount, as far as the server can tell."""
+    """A peer that the server takes for a mount."""
 
     def __init__(self, address: str, port: int, keys: str, session: bytes = b"") -> None:
         """Errors: Closed if the server does not want us."""
@@ -99,7 +99,7 @@ class Peer:
         return self.unique
 
     def ask(self, operation: int, node: int, body: bytes = b"", uid: int = 0, length: int | None = None) -> Answer:
-        """What it answers. Errors: Closed, TimeoutError."""
+        """Returns the server's answer. Errors: Closed, TimeoutError."""
         number = self.send(operation, node, body, uid, length)
         while True:
             size, error, unique = REPLY.unpack(self._take(self.replies, REPLY.size))
@@ -166,7 +166,7 @@ ODDITIES: dict[str, Attack] = {}
 
 
 RACES: dict[str, Attack] = {}
-"""Like oddities, while somebody at home runs racer.py."""
+"""Like oddities, while a program at home runs racer.py."""
 
 
 def attack(name: str) -> Callable[[Attack], Attack]:
@@ -248,7 +248,7 @@ def _more(peer: Peer, at: Ground) -> Iterator[Answer]:
 # numbers that were never given
 
 
-@attack("numbers of files that were never told")
+@attack("numbers of files that were never given")
 def _numbers(peer: Peer, at: Ground) -> Iterator[Answer]:
     for node in (0, 2**63, 2**64 - 1, 2**32, 1 << 21, at.mine + (1 << 32), at.mine ^ (1 << 40), *range(100, 4000, 97)):
         yield peer.ask(GETATTR, node, struct.pack("<IIQ", 0, 0, 0))
@@ -256,7 +256,7 @@ def _numbers(peer: Peer, at: Ground) -> Iterator[Answer]:
         yield peer.ask(OPEN, node, struct.pack("<II", os.O_RDONLY, 0))
 
 
-@attack("numbers of open files that were never told")
+@attack("numbers of open files that were never given")
 def _handles(peer: Peer, at: Ground) -> Iterator[Answer]:
     for handle in (0, 2**63, 2**64 - 1, 2**32, 7 << 32 | 1, *range(20, 400, 13)):
         yield peer.ask(READ, at.mine, read_body(handle, 0, 4096))

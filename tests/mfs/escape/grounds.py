@@ -1,4 +1,4 @@
-"""Where intruders try: what is at home, inside and outside of its exports, and whether it is as it was."""
+"""The ground of the attempts: files at home, inside and outside of its exports, and the check that they are unchanged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def table() -> list[Attempt]:
 
 
 class Grounds:
-    """The home of the exports, looked at from outside of it."""
+    """The home of the exports, examined from outside of it."""
 
     def __init__(self, home: Node) -> None:
         self.home = home
@@ -95,7 +95,7 @@ class Grounds:
             (directory / name).chmod(0o600)
 
     def state(self) -> dict[str, object]:
-        """Of every file that must not change: kind, mode, owner, links, time, content."""
+        """Returns kind, mode, owner, links, time and content of every file that must not change."""
         found: dict[str, object] = {}
         for top in (GUARD, OUTSIDE, BESIDE, READ_ONLY):
             for path in sorted([self.at(top), *self.at(top).rglob("*")] if self.at(top).exists() else []):
@@ -107,5 +107,5 @@ class Grounds:
 
 
 def changes(before: dict[str, object], after: dict[str, object]) -> list[str]:
-    """What is not as it was."""
+    """Lists the differences."""
     return [f"{name}: {before.get(name)} -> {after.get(name)}" for name in sorted({*before, *after}) if before.get(name) != after.get(name)]

@@ -1,4 +1,4 @@
-"""Nobody leaves an export, or gets more rights in it than his: attempts by programs, races, and messages that no kernel would send."""
+"""No attempt leaves an export or gains rights in it: attempts by programs, races, and messages that no kernel would send."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def ask(forger: subprocess.Popen[str], name: str) -> dict[str, Any]:
 
 
 def mount_of(home: Node, peer: str) -> str:
-    """What a peer's mount is called, by what its server keeps of it."""
+    """Returns the name of a peer's mount in the state that its server keeps."""
     return next((home.root / "run/farhome").rglob(f"{peer}-*.nodes")).stem.rpartition("-")[2]
 
 
@@ -91,7 +91,7 @@ def test_messages_that_no_kernel_sends_get_nothing(grounds: Grounds, forger: sub
         assert not [(number, said) for number, said in enumerate(answer["said"]) if said[0] == 0]
 
 
-def test_who_is_not_of_the_cluster_is_not_heard(mfs_lab: Lab) -> None:
+def test_a_stranger_to_the_cluster_is_rejected(mfs_lab: Lab) -> None:
     home, away = mfs_lab.node("n1"), mfs_lab.node("n2")
     KeyStore(away.root / "tmp/foreign").init("another", "n2")
     argv = [PYTHON, "-I", f"{HERE}/forger.py", home.address, str(PORT), "/tmp/foreign"]
@@ -106,7 +106,7 @@ def test_who_is_not_of_the_cluster_is_not_heard(mfs_lab: Lab) -> None:
 
 @contextlib.contextmanager
 def race(grounds: Grounds, node: Node, racer: str) -> Iterator[None]:
-    """Somebody on the node does and undoes something all the time; nothing that must not change has changed at the end."""
+    """Runs a racer on the node that does and undoes something all the time; checks that protected files are unchanged at the end."""
     before = grounds.prepare(TO_BE_RACED_IN)
     point = TRY if node.name == "n1" else AWAY + TRY
     with node.popen([*RACER, racer, point, *([OUTSIDE] if racer == "move" else [])]) as process:

@@ -1,4 +1,4 @@
-"""The daemon's side of decisions: who is asked next when a node refuses, what is counted meanwhile, and what processes read and write."""
+"""The daemon's side of decisions: the next node asked after a refusal, counts meanwhile, and reads and writes of processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from balancer.view import Entry, View
-from kernel_helpers.errors import MoveRefused
+from balancer.load.view import Entry, View
+from kernel_helpers.common.errors import MoveRefused
 from node.balancing import traffic
 from node.balancing.balancing import BEGUN_AT_ONCE, PLACED_AT_ONCE
 from node.balancing.traffic import Traffic
@@ -31,7 +31,7 @@ READS = "import os\nwhile True: os.pread(0, 1000, 0)"
 
 @pytest.fixture
 async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
-    """One that does nothing by itself; this very process is a home process that wants the best node, and n1 is busy."""
+    """A daemon that does nothing by itself; this very process is a home process that wants the best node, and n1 is busy."""
     (tmp_path / "node.toml").write_text('name = "n1"\naddress = "127.0.0.1"\nspeed = 1.0\n')
     paths = Paths(run=tmp_path / "run", state=tmp_path / "state", config=tmp_path / "node.toml")
     paths.make_run_directories()
@@ -55,7 +55,7 @@ def add(daemon: Daemon, pid: int, wanted: str = "") -> HomeProcess:
 
 
 async def asleep(pid: int) -> None:
-    """Until that process, which has just begun, sleeps. Errors: TimeoutError."""
+    """Waits until that process, which has just started, sleeps. Errors: TimeoutError."""
     async with asyncio.timeout(10):
         while (stat := process.read_stat(pid)) is None or stat.state != "S":
             await asyncio.sleep(0.01)
@@ -189,7 +189,7 @@ async def test_a_program_that_cannot_be_placed_begins_all_the_same(daemon: Daemo
         child.kill()
 
 
-async def test_who_waits_too_long_for_its_turn_begins_at_home_and_is_placed_then(
+async def test_a_process_that_waits_too_long_for_its_turn_begins_at_home_and_is_placed_later(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     placed: dict[int, Manner] = {}
@@ -241,7 +241,7 @@ async def test_of_very_many_programs_most_begin_at_once(daemon: Daemon, monkeypa
             turn.cancel()
 
 
-async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_staying_process_begins_after_the_others_have_left(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     moves, go_on, load = asyncio.Event(), asyncio.Event(), 8.0
     own = daemon.parts.processors.own.digest
     monkeypatch.setattr(
@@ -280,7 +280,7 @@ async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkey
             child.wait()
 
 
-async def test_what_begins_comes_and_goes_counts_at_once(daemon: Daemon) -> None:
+async def test_starting_arriving_and_leaving_processes_count_at_once(daemon: Daemon) -> None:
     balancer, cluster = daemon.parts.balancer, daemon.parts.cluster
     cluster.estimator.sample(0, 1 << 33, 1 << 34)
     balancer.started(7)
@@ -294,41 +294,41 @@ async def test_what_begins_comes_and_goes_counts_at_once(daemon: Daemon) -> None
     assert cluster.estimator.runnable < 0.1
 
 
-async def test_what_a_process_at_home_reads_is_what_the_kernel_counts(daemon: Daemon) -> None:
+async def test_reads_of_a_process_at_home_are_those_that_the_kernel_counts(daemon: Daemon) -> None:
     with open("/proc/self/exe", "rb") as source, subprocess.Popen([sys.executable, "-c", READS], stdin=source) as reader:
         try:
             entry, meter, end = add(daemon, reader.pid), daemon.parts.balancer.traffic, time.monotonic() + 20
             while meter.of(entry).calls < 2000 and time.monotonic() < end:
-                await meter.look()
+                await meter.poll()
                 await asyncio.sleep(0.1)
-            habit = meter.of(entry)
-            assert habit.calls >= 2000
-            assert habit.moved > 500 * habit.calls
+            rates = meter.of(entry)
+            assert rates.calls >= 2000
+            assert rates.moved > 500 * rates.calls
             own = daemon.parts.registry.get(os.getpid())
             assert own is not None
-            assert meter.of(own).calls < habit.calls
+            assert meter.of(own).calls < rates.calls
         finally:
             reader.kill()
 
 
-async def test_what_has_been_watched_for_a_while_is_looked_at_less_often(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry, looker = add(daemon, os.getpid()), daemon.parts.balancer.traffic
+async def test_processes_watched_for_a_while_are_sampled_less_often(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, meter = add(daemon, os.getpid()), daemon.parts.balancer.traffic
     monkeypatch.setattr(traffic, "LATER", 1e9)
     for _ in range(3):
-        await looker.look()
-    known = looker.of(entry).known
-    await looker.look()
-    assert looker.of(entry).known != known  # it is new
+        await meter.poll()
+    known = meter.of(entry).known
+    await meter.poll()
+    assert meter.of(entry).known != known  # it is new
     monkeypatch.setattr(traffic, "NEW", 0.0)
-    known = looker.of(entry).known
-    await looker.look()
-    assert looker.of(entry).known == known
+    known = meter.of(entry).known
+    await meter.poll()
+    assert meter.of(entry).known == known
     monkeypatch.setattr(traffic, "LATER", 0.0)
-    await looker.look()
-    assert looker.of(entry).known != known
+    await meter.poll()
+    assert meter.of(entry).known != known
 
 
-def test_what_of_it_were_files_of_other_nodes_is_theirs() -> None:
+def test_traffic_of_other_nodes_files_is_counted_for_those_nodes() -> None:
     stay = (HOME, 1.0)
     first = Traffic(stay, 100, 10_000, {(5, "n2/a"): 1000, (6, "n3/b"): 0}, 0)
     then = first.followed_by(Traffic(stay, 200, 30_000, {(5, "n2/a"): 6000, (6, "n3/b"): 10_000, (7, "n3/c"): 4000}, 0))
@@ -339,7 +339,7 @@ def test_what_of_it_were_files_of_other_nodes_is_theirs() -> None:
     assert (reads.moved, dict(reads.far), reads.calls) == (5100, {"n2": 75_000, "n3": 10_000}, 35)
 
 
-def test_who_reads_a_file_again_and_again_has_read_more_than_its_position_tells() -> None:
+def test_repeated_reads_count_more_than_the_file_position_shows() -> None:
     first = Traffic((HOME, 1.0), 0, 0, {(5, "n2/a"): 9000, (6, "n3/b"): 0}, 0)
     then = first.followed_by(Traffic((HOME, 1.0), 100, 100_000, {(5, "n2/a"): 1000, (6, "n3/b"): 10_000}, 0))
     assert (then.moved, dict(then.far)) == (0, {"n2": 90_000, "n3": 10_000})
@@ -358,7 +358,7 @@ async def test_a_process_at_home_that_reads_another_nodes_file_is_known_to(
         try:
             entry, meter, end = add(daemon, reader.pid), daemon.parts.balancer.traffic, time.monotonic() + 20
             while meter.of(entry).files.get("n2", 0) < 1e5 and time.monotonic() < end:
-                await meter.look()
+                await meter.poll()
                 await asyncio.sleep(0.1)
             assert meter.of(entry).files["n2"] >= 1e5
         finally:

@@ -1,4 +1,4 @@
-"""What strangers, peers and users of this machine may take of mosd: places, lines, lists."""
+"""Limits on what strangers, peers and local users may take of mosd: places, lines, lists."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from node.cluster.front import grumbling, lobby
-from node.cluster.front.grumbling import Grumbler
-from node.cluster.front.lobby import Lobby
+from node.cluster.front import limited_log, pending
+from node.cluster.front.limited_log import LimitedLog
 from node.cluster.front.peer_server import CONNECTIONS_OF_PEER, REQUESTS
+from node.cluster.front.pending import PendingConnections
 from node.cluster.keys import certificates, signed, tokens
 from node.cluster.keys.certificates import Certificates, Doubtful, is_signed
 from node.cluster.keys.pki import KeyStore, PkiError, new_key
@@ -36,16 +36,16 @@ from wire import frames
 
 
 class Hall:
-    """A lobby whose clock is in the test's hands."""
+    """Pending connections whose clock is in the hands of the test."""
 
     def __init__(self, seed: int = 1) -> None:
         self.now = 0.0
-        self.lobby = Lobby(lambda: self.now, random.Random(seed))
-        self.dropped: list[lobby.Place] = []
+        self.pending = PendingConnections(lambda: self.now, random.Random(seed))
+        self.dropped: list[pending.Place] = []
 
-    def enter(self, address: str, known: bool = False, speaks: bool = False) -> lobby.Place | None:
+    def enter(self, address: str, known: bool = False, speaks: bool = False) -> pending.Place | None:
         self.now += 0.001
-        place = self.lobby.enter(address, known)
+        place = self.pending.enter(address, known)
         if place is not None:
             place.silent = not speaks
             place.drop = lambda: self.dropped.append(place)
@@ -53,22 +53,22 @@ class Hall:
 
 
 @pytest.mark.parametrize("address", ["10.0.0.9", "2001:db8::1"])
-def test_one_address_has_so_many_places_and_its_oldest_silent_one_gives_way(address: str) -> None:
+def test_the_oldest_silent_connection_of_a_full_address_gives_way(address: str) -> None:
     hall = Hall()
     first = hall.enter(address)
     for number in range(1000):
         assert hall.enter(address if "." in address else f"2001:db8::{number + 2:x}") is not None
-    assert len(hall.lobby) == lobby.OF_SOURCE
+    assert len(hall.pending) == pending.OF_SOURCE
     assert hall.dropped[0] is first
     assert hall.enter("10.0.0.8") is not None
 
 
 def test_a_handshake_gives_way_only_when_it_lasts() -> None:
     hall = Hall()
-    for _ in range(lobby.OF_SOURCE):
+    for _ in range(pending.OF_SOURCE):
         assert hall.enter("10.0.0.9", speaks=True) is not None
     assert hall.enter("10.0.0.9") is None
-    hall.now += lobby.SLOW
+    hall.now += pending.SLOW
     assert hall.enter("10.0.0.9") is not None
     assert len(hall.dropped) == 1
 
@@ -77,35 +77,35 @@ def test_a_handshake_gives_way_only_when_it_lasts() -> None:
 def test_many_addresses_take_no_place_of_a_member(speaks: bool) -> None:
     hall = Hall()
     places = [hall.enter(f"10.{number >> 8}.{number & 255}.1", speaks=speaks) for number in range(3000)]
-    assert len(hall.lobby) <= lobby.STRANGERS
+    assert len(hall.pending) <= pending.STRANGERS
     assert places.count(None) > 1000 if speaks else places.count(None) == 0
-    for number in range(lobby.MEMBERS):
+    for number in range(pending.MEMBERS):
         hall.enter(f"192.168.{number}.1", known=True)
-    assert len([place for place in hall.lobby._places if place.known]) > lobby.MEMBERS / 2
-    assert len(hall.lobby) <= lobby.STRANGERS + lobby.MEMBERS
+    assert len([place for place in hall.pending._places if place.known]) > pending.MEMBERS / 2
+    assert len(hall.pending) <= pending.STRANGERS + pending.MEMBERS
 
 
 def test_turning_away_begins_early_and_at_random() -> None:
     hall = Hall()
-    turned = [hall.enter(f"10.0.{number}.1", speaks=True) is None for number in range(lobby.STRANGERS)]
-    half = int(lobby.STRANGERS * lobby.EARLY)
+    turned = [hall.enter(f"10.0.{number}.1", speaks=True) is None for number in range(pending.STRANGERS)]
+    half = int(pending.STRANGERS * pending.EARLY)
     assert not any(turned[:half])
     assert 10 < sum(turned[half:]) < half
 
 
 def test_the_log_has_one_line_a_minute_for_each_kind_and_source(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    grumbler = Grumbler(logging.getLogger("test.grumbling"), lambda: now[0])
+    limited = LimitedLog(logging.getLogger("test.limited"), lambda: now[0])
     for _ in range(1000):
-        grumbler.warn("tls", "10.0.0.1", "refused")
+        limited.warn("tls", "10.0.0.1", "refused")
     assert [record.getMessage() for record in caplog.records] == ["refused"]
-    now[0] += grumbling.PERIOD
-    grumbler.warn("tls", "10.0.0.1", "refused")
+    now[0] += limited_log.PERIOD
+    limited.warn("tls", "10.0.0.1", "refused")
     assert caplog.records[-1].getMessage() == "refused (999 more since the last such line)"
     for number in range(5000):
-        grumbler.warn("tls", f"10.1.{number >> 8}.{number & 255}", "refused")
-    assert len(caplog.records) <= grumbling.MOST + 3
-    assert len(grumbler._told) <= grumbling.MOST + 1
+        limited.warn("tls", f"10.1.{number >> 8}.{number & 255}", "refused")
+    assert len(caplog.records) <= limited_log.MOST + 3
+    assert len(limited._reported) <= limited_log.MOST + 1
 
 
 # -- peers ---------------------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ print(answered)
 """
 
 
-def test_users_who_take_all_places_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_with_all_own_connections_does_not_lock_out_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "CONNECTIONS", 12)
     monkeypatch.setattr(control, "CONNECTIONS_OF_USER", 4)
 
@@ -214,13 +214,13 @@ def test_users_who_take_all_places_keep_nobody_out(monkeypatch: pytest.MonkeyPat
         return made
 
     def left(of: subprocess.Popen[str]) -> int:
-        """How many of its connections are answered."""
+        """Returns how many of its connections are answered."""
         return int(of.communicate("\n", timeout=30)[0])
 
     def fill(path: Path) -> None:
         held = [connect(uid, path) for uid in (1001, 1002, 1003)]
         late = [connect(uid, path) for uid in (1004, 0)]
-        # Places are shared: who has more than others has one less, until the newcomer has as many.
+        # Places are shared: a user with more than others loses one, until the newcomer has as many.
         assert [left(one) for one in reversed(late)] == [2, 3]
         assert sum(left(one) for one in held) == 7
 

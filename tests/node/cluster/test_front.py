@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from balancer.datagram import ENTRY, PROBE, SIGNATURE, SIGNED, Call, Card, Datagram, Probe, Update, Urgent, Word
-from balancer.plain import plain, taken
-from node.cluster.front import keeper, rights, values
+from balancer.gossip.datagram import ENTRY, PROBE, SIGNATURE, SIGNED, Call, Card, Datagram, Probe, Update, Urgent, Word
+from balancer.gossip.plain import plain, taken
+from node.cluster.front import rights, supervisor, values
 from node.cluster.front.connections import PeerRefused
 from node.cluster.front.front import REQUESTS, Front, bound
 from node.cluster.front.peer_server import Caller
@@ -76,7 +76,7 @@ def sockets_of(pid: int) -> set[str]:
 
 
 def far_end(connection: socket.socket) -> str:
-    """The inode of the other end of a connection of this machine; "0" as long as nobody has accepted it."""
+    """The inode of the other end of a connection of this machine; "0" until the connection has been accepted."""
     (host, port), (there, their_port) = connection.getsockname(), connection.getpeername()
     local, remote = (f"{int.from_bytes(socket.inet_aton(a), 'little'):08X}:{p:04X}" for a, p in ((there, their_port), (host, port)))
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
@@ -93,7 +93,7 @@ def test_the_front_has_no_rights_and_not_the_key_of_the_authority(both: Cluster)
     assert {int(status[kind], 16) for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
     assert (status["NoNewPrivs"], status["Seccomp"], status["Groups"].strip()) == ("1", "2", "")
     assert {int(number) >= rights.IDS for number in status["Uid"].split() + status["Gid"].split()} == {True}
-    assert Path(f"/proc/{pid}/environ").stat().st_uid == 0  # the kernel's sign of a process that cannot be looked into
+    assert Path(f"/proc/{pid}/environ").stat().st_uid == 0  # the kernel's sign of a process that other processes cannot inspect
     root = Path(f"/proc/{pid}/root")
     assert {entry.name for entry in root.rglob("*")} == {"authority.pem", "node.key", "node.pem", "removed"}
     assert (both[1].base / "state" / "pki" / "authority.key").exists()
@@ -138,7 +138,7 @@ print("what it has works:", held[0][1].recv(1), os.listdir("/"))
 """
 
 
-def test_what_has_given_its_rights_up_gets_nothing_more() -> None:
+def test_a_process_that_has_dropped_its_rights_gets_no_new_ones() -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", TRIES], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, capture_output=True, timeout=30,
         check=False,
@@ -146,30 +146,31 @@ def test_what_has_given_its_rights_up_gets_nothing_more() -> None:
     assert (done.stdout, done.stderr) == ("what it has works: b'x' []\n", "")
 
 
-def test_the_daemon_never_has_the_socket_of_who_connects(both: Cluster) -> None:
+def test_the_daemon_never_has_a_callers_socket(both: Cluster) -> None:
     assert both[1].daemon is not None
     front = wait_for(lambda: front_of(both[1]))
-    with socket.create_connection((both[1].address, PORT), timeout=10) as silent:
-        there = wait_for(lambda: (inode := far_end(silent)) != "0" and inode)
+    with socket.create_connection((both[1].address, PORT), timeout=10) as begun:
+        begun.send(b"\x16")
+        there = wait_for(lambda: (inode := far_end(begun)) != "0" and inode)
         assert there in sockets_of(front)
         assert there not in sockets_of(both[1].daemon.pid)
     with dial(both[1], member(both[2])) as greeted:
         frames.send(greeted, hello())
         assert "result" in frames.receive(greeted)
         assert far_end(greeted) in sockets_of(front) - sockets_of(both[1].daemon.pid)
-    # Nor, for longer than it takes to hand it over, that of who it has connected to itself.
+    # The daemon does not keep the socket of a connection that it has made itself either, once it has handed it over.
     for node in (both[1], both[2]):
         wait_for(partial(has_none_but_listeners, node.daemon))
 
 
 async def nothing(*_: object) -> None:
-    """Answers whatever is asked."""
+    """Answers every request with nothing."""
 
 
 # -- its end -------------------------------------------------------------------------------------------------------------
 
 
-def told(node: Node) -> list[str]:
+def reports_of_front(node: Node) -> list[str]:
     return [line for line in node.log.read_text().splitlines() if "the front, which" in line]
 
 
@@ -181,7 +182,7 @@ def test_a_front_that_is_killed_comes_back_and_no_process_is_lost(both: Cluster)
         before = wait_for(lambda node=node: front_of(node))
         os.kill(before, signal.SIGKILL)
         wait_for(lambda node=node, before=before: front_of(node) not in (0, before))
-        (line,) = told(node)
+        (line,) = reports_of_front(node)
         assert "is gone: it has ended; it is started again in 0.2 s" in line
         assert "Traceback" not in node.log.read_text()
     assert both[1].process(away)["where"] == "n2"
@@ -209,20 +210,20 @@ def test_a_front_ends_with_its_daemon_and_leaves_the_address_to_the_next_one(bot
     wait_for(lambda: both[2].nodes() == {"n1", "n2"})
 
 
-def test_one_that_does_not_answer_is_ended_and_the_pause_grows(tmp_path: Path, first: KeyStore) -> None:
+def test_a_front_that_does_not_answer_is_ended_and_the_pause_grows(tmp_path: Path, first: KeyStore) -> None:
     async def work() -> None:
         front = Front(first, lambda: 2, nothing, nothing)
         front.start()
         try:
             await front.wait_until_ready()
             before = front.pid
-            for _ in range(3 * keeper.LOOKS):
-                front.look()
+            for _ in range(3 * supervisor.LOOKS):
+                front.check_alive()
                 await front.settle()
             assert front.pid == before
             os.kill(before, signal.SIGSTOP)
-            for _ in range(keeper.LOOKS + 1):
-                front.look()
+            for _ in range(supervisor.LOOKS + 1):
+                front.check_alive()
             assert front.pid == 0 and not Path(f"/proc/{before}").exists()
             pauses = [front._pause]
             for _ in range(2):
@@ -231,14 +232,14 @@ def test_one_that_does_not_answer_is_ended_and_the_pause_grows(tmp_path: Path, f
                 while front.is_ready:
                     await asyncio.sleep(0.01)
                 pauses.append(front._pause)
-            assert pauses == [2 * keeper.PAUSE, 4 * keeper.PAUSE, 8 * keeper.PAUSE]
+            assert pauses == [2 * supervisor.PAUSE, 4 * supervisor.PAUSE, 8 * supervisor.PAUSE]
         finally:
             front.close()
 
     run(work())
 
 
-# -- what it tells -------------------------------------------------------------------------------------------------------
+# -- what it sends -------------------------------------------------------------------------------------------------------
 
 PLAIN: list[Any] = [
     None, True, False, 0, -1, 1 << 63, (1 << 64) - 1, -(1 << 63), 0.5, "", "ä€", b"", b"\xff" * 70000, [], {}, [[], {}],
@@ -261,12 +262,12 @@ for _ in range(values.DEEPEST + 1):
     "value", [1 << 64, -(1 << 63) - 1, object(), {1.5: 1}, {None: 1}, "\ud800", DEEP, [None] * values.MOST_VALUES, b"x" * values.LONGEST],
     ids=lambda value: repr(value)[:20],
 )  # fmt: skip
-def test_what_is_not_plain_is_not_told(value: Any) -> None:
+def test_values_that_are_not_plain_are_not_encoded(value: Any) -> None:
     with pytest.raises(NotPlain):
         encode(value)
 
 
-def test_whatever_bytes_come_are_values_or_none_and_cost_no_more_than_they_are() -> None:
+def test_any_bytes_decode_to_values_or_an_error_at_bounded_cost() -> None:
     rng = random.Random(7)
     good = [encode(value) for value in PLAIN]
     for number in range(20000):
@@ -297,7 +298,7 @@ GOOD = plain(Datagram(
 
 
 def changed(at: list[int], to: Any) -> list[Any]:
-    """What is told of a good datagram, but for one value."""
+    """Returns the valid datagram with one value changed."""
     made: list[Any] = copy.deepcopy(GOOD)
     place = made
     for number in at[:-1]:
@@ -324,23 +325,23 @@ NONSENSE: list[Any] = [
     ["request", 1, "n2", "1", "hello", []], ["request", True, "n2", "1", "hello", {}],
     ["met", "n2", b"x", POINT, 1.0, 2.0, "1"], ["met", "n2", b"x", b"", 1.0, 2.0, "1"], ["met", "n2", b"x", POINT, 2.0, 1.0, "1"],
     ["met", "n2", b"x", POINT, float("nan"), 2.0, "1"], ["datagram", "n2", b"x"], ["datagram", "n2", []], ["opened", "n2", [[]]],
-    *(["datagram", name, told] for name, told in NONSENSE_OF_DATAGRAMS),
+    *(["datagram", name, value] for name, value in NONSENSE_OF_DATAGRAMS),
     ["spent", -1], ["spent", 1 << 40], ["dropped", {"a": "b"}], ["dropped", {str(n): n for n in range(100)}],
     ["connected", 1, "n2", float("inf")], ["message", 1, []], ["closed", "1", "x"],
 ]  # fmt: skip
 
 
-def test_nonsense_of_the_front_is_known_for_what_it_is(first: KeyStore, caplog: pytest.LogCaptureFixture) -> None:
-    """Each ends the front: Pipe ends who tells what raises ValueError."""
+def test_nonsense_from_the_front_is_rejected(first: KeyStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Each message ends the front: Pipe ends a sender whose message raises ValueError."""
 
     async def work() -> None:
         front = Front(first, lambda: 2, nothing, nothing)
         with pytest.raises(ValueError, match="before it was ready"):
             front._take(encode(["there"]), [])
         front._ready.set()
-        for told in NONSENSE:
+        for message in NONSENSE:
             with pytest.raises(ValueError):
-                front._take(encode(told), [])
+                front._take(encode(message), [])
             assert not front._requests
         front.pid = os.getpid()
         with pytest.raises(ValueError, match="it has an id that somebody has"):
@@ -381,7 +382,7 @@ def test_an_address_that_is_in_use_for_a_moment_holds_nothing_else_up(first: Key
 
 
 def test_requests_and_datagrams_are_taken_apart_by_the_front_alone(both: Cluster, tmp_path: Path) -> None:
-    """The daemons of these tests have no parser of either (tests/node/mosd_for_tests.py): who needs one there meets a fault."""
+    """The daemons of these tests have no parser of either (tests/node/mosd_for_tests.py): a test that needs one there fails."""
     keys = KeyStore(both[2].base / "state" / "pki")
     n3 = Node(tmp_path, "n3", both.network, 3)
     token = Token.parse(both[1].ok("mosctl", "cluster", "token", "n3").strip())
@@ -391,8 +392,8 @@ def test_requests_and_datagrams_are_taken_apart_by_the_front_alone(both: Cluster
         frames.send(connection, hello())
         assert "result" in frames.receive(connection)
         frames.send(connection, {"id": 2, "method": "renew", "params": {"request": keys.request(keys.private_key(), "n2")}})
-        told = frames.receive(connection)["result"]
-        assert b"BEGIN CERTIFICATE" in keys.made_again(Stated.from_wire("n2", told))
+        stated = frames.receive(connection)["result"]
+        assert b"BEGIN CERTIFICATE" in keys.made_again(Stated.from_wire("n2", stated))
     wrong = (b"", b"x" * 100, good[:-40], keys.request(key, "n4"), keys.request(other, "n3"), b"\xff" * 9000, good.replace(b"M", b"N"))
     for request in wrong:
         with dial(both[1], joining_context()) as connection:
@@ -412,12 +413,12 @@ def test_a_certificate_that_the_front_makes_up_is_not_renewed(tmp_path: Path, fi
     answer = answer_renew(first, Caller("n2", "x"), {"certificate": shown.to_wire()})
     assert answer["point"] == shown.point
     mine = point_of(new_key().public_key())
-    for name, told in (
+    for name, changed_statement in (
         ("n2", replace(shown, point=mine)), ("n3", shown), ("n2", replace(shown, since=shown.since + 1)),
         ("n2", replace(shown, until=shown.until + 86400)), ("n2", replace(shown, signature=bytes(64))), ("n2", replace(shown, serial=1)),
     ):  # fmt: skip
         with pytest.raises(PeerRefused, match="not of this cluster"):
-            answer_renew(first, Caller(name, "x"), {"certificate": told.to_wire()})
+            answer_renew(first, Caller(name, "x"), {"certificate": changed_statement.to_wire()})
     for nonsense in (None, {}, shown.to_wire() | {"point": b""}, shown.to_wire() | {"point": bytes(65)}, shown.to_wire() | {"since": 1.5}):
         with pytest.raises((PeerRefused, ValueError)):
             answer_renew(first, Caller("n2", "x"), {"certificate": nonsense})
@@ -446,9 +447,7 @@ def test_more_requests_than_there_can_be_are_nonsense(first: KeyStore) -> None:
     run(work())
 
 
-def test_a_front_that_keeps_a_right_is_told_no_key(
-    first: KeyStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_front_that_keeps_a_right_gets_no_key(first: KeyStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(rights, "IDS", 1000)
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""Datagrams between nodes over a real network: who meets whom, and what becomes of what a member has not said."""
+"""Datagrams between nodes over a real network: introductions, and rejection of datagrams that no member has sent."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from balancer.datagram import LIMIT, SEAL
+from balancer.gossip.datagram import ENVELOPE, LIMIT
 from node.cluster.front.front import bound
-from node.cluster.front.gossip_seals import ASKING, TELLING, Seals, Unopened
+from node.cluster.front.gossip_encryption import INTRODUCTION_REPLY, INTRODUCTION_REQUEST, DatagramCiphers, DatagramRejected
 from node.cluster.front.gossip_socket import INTRODUCTIONS, GossipSocket
 from node.cluster.keys.pki import KeyStore, new_key
 
@@ -40,8 +40,8 @@ class Ears:
         self.spent: list[int] = []
         self.sockets = {name: self.ear(name, store) for name, store in keys.items()}
 
-    def ear(self, name: str, keys: KeyStore, life: int = 7) -> GossipSocket:
-        made = GossipSocket(keys, life, self.addresses.get, lambda by, data: self.hear(name, by, data), self.spent.append)
+    def ear(self, name: str, keys: KeyStore, incarnation: int = 7) -> GossipSocket:
+        made = GossipSocket(keys, incarnation, self.addresses.get, lambda by, data: self.hear(name, by, data), self.spent.append)
         made.start(bound(socket.SOCK_DGRAM, *self.addresses[name]))
         return made
 
@@ -77,7 +77,7 @@ def run(work: Awaitable[None]) -> None:
     asyncio.run(bounded())
 
 
-def test_two_who_have_never_met_hear_one_another(tmp_path: Path, first: KeyStore) -> None:
+def test_two_nodes_that_have_never_met_hear_one_another(tmp_path: Path, first: KeyStore) -> None:
     async def work() -> None:
         async with ears({"n1": first, "n2": member(tmp_path, first, "n2")}) as both:
             both.sockets["n1"].send("n2", b"hello")
@@ -88,14 +88,14 @@ def test_two_who_have_never_met_hear_one_another(tmp_path: Path, first: KeyStore
     run(work())
 
 
-def test_who_has_started_anew_is_heard_at_once_and_what_it_said_before_is_not_heard_again(tmp_path: Path, first: KeyStore) -> None:
+def test_a_restarted_node_is_heard_at_once_and_its_earlier_datagrams_are_not_replayed(tmp_path: Path, first: KeyStore) -> None:
     async def work() -> None:
         keys = member(tmp_path, first, "n2")
         async with ears({"n1": first, "n2": keys}) as both:
             both.sockets["n2"].send("n1", b"one")
             await both.until(lambda: len(both.heard["n1"]) == 1)
             both.sockets["n2"].close()
-            both.sockets["n2"] = both.ear("n2", keys, life=8)
+            both.sockets["n2"] = both.ear("n2", keys, incarnation=8)
             both.sockets["n1"].send("n2", b"are you back?")  # it does not know us, and asks
             await both.until(lambda: both.sockets["n2"].dropped["unknown"] == 1)
             both.sockets["n2"].send("n1", b"two")
@@ -117,7 +117,7 @@ def test_a_node_that_has_joined_anew_with_another_key_is_heard(tmp_path: Path, f
     run(work())
 
 
-def test_what_is_forged_cut_or_sent_again_is_dropped_and_counted(tmp_path: Path, first: KeyStore) -> None:
+def test_forged_cut_or_replayed_datagrams_are_dropped_and_counted(tmp_path: Path, first: KeyStore) -> None:
     async def work() -> None:
         keys, rng = member(tmp_path, first, "n2"), random.Random(3)
         async with ears({"n1": first, "n2": keys}) as both:
@@ -127,9 +127,9 @@ def test_what_is_forged_cut_or_sent_again_is_dropped_and_counted(tmp_path: Path,
             both.sockets.pop("n2").close()
             thief = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             thief.bind(both.addresses["n2"])
-            says = Seals(keys, 9 << 32)
-            says.meet(TELLING + first.certificate().public_bytes(Encoding.DER))
-            good = [says.close("n1", b"datagram %d" % number * 20) for number in range(3)]
+            says = DatagramCiphers(keys, 9 << 32)
+            says.meet(INTRODUCTION_REPLY + first.certificate().public_bytes(Encoding.DER))
+            good = [says.encrypt("n1", b"datagram %d" % number * 20) for number in range(3)]
             sent = 0
 
             async def send(data: bytes) -> None:
@@ -145,10 +145,10 @@ def test_what_is_forged_cut_or_sent_again_is_dropped_and_counted(tmp_path: Path,
                 await send(data)
             assert n1.dropped == {"replayed": 3}
             for _ in range(200):
-                changed = bytearray(says.close("n1", b"x" * 100))
+                changed = bytearray(says.encrypt("n1", b"x" * 100))
                 changed[rng.randrange(1, len(changed))] ^= 1 << rng.randrange(8)
                 await send(bytes(changed))
-            for length in (1, SEAL - 1, SEAL, SEAL + 1, 60):
+            for length in (1, ENVELOPE - 1, ENVELOPE, ENVELOPE + 1, 60):
                 await send(good[0][:length])
             for length in (1, 40, 1300, LIMIT + 1):
                 await send(b"\x01" + os.urandom(length))
@@ -156,9 +156,9 @@ def test_what_is_forged_cut_or_sent_again_is_dropped_and_counted(tmp_path: Path,
             await send(b"")
             assert len(both.heard["n1"]) == 4
             assert n1.dropped["forged"] > 150 and n1.dropped["garbled"] > 5 and n1.dropped["unknown"] > 0
-            await send(says.close("n1", b"last"))
+            await send(says.encrypt("n1", b"last"))
             assert both.heard["n1"][-1] == ("n2", b"last")
-            thief.sendto(says.close("n1", b"nonsense"), both.addresses["n1"])
+            thief.sendto(says.encrypt("n1", b"nonsense"), both.addresses["n1"])
             await both.until(lambda: n1.dropped["nonsense"] == 1)
             thief.close()
 
@@ -168,7 +168,7 @@ def test_what_is_forged_cut_or_sent_again_is_dropped_and_counted(tmp_path: Path,
 def test_a_stranger_gets_nothing_but_the_certificate_and_that_not_often(tmp_path: Path, first: KeyStore) -> None:
     stranger = KeyStore(tmp_path / "stranger")
     stranger.init("other", "n2")
-    seals = Seals(stranger, 1)
+    ciphers = DatagramCiphers(stranger, 1)
 
     async def work() -> None:
         async with ears({"n1": first}) as one:
@@ -178,7 +178,7 @@ def test_a_stranger_gets_nothing_but_the_certificate_and_that_not_often(tmp_path
             thief.setblocking(False)
             for _ in range(30):
                 for _ in range(10):
-                    thief.sendto(seals.introduction(ASKING), address)
+                    thief.sendto(ciphers.introduction(INTRODUCTION_REQUEST), address)
                     thief.sendto(b"\x01" + os.urandom(100), address)
                     thief.sendto(b"\x02" + os.urandom(500), address)
                 await asyncio.sleep(0)
@@ -189,7 +189,7 @@ def test_a_stranger_gets_nothing_but_the_certificate_and_that_not_often(tmp_path
                     answers.append(thief.recv(4096))
                 except BlockingIOError:
                     break
-            assert set(answers) <= {Seals(first, 1).introduction(ASKING)}
+            assert set(answers) <= {DatagramCiphers(first, 1).introduction(INTRODUCTION_REQUEST)}
             assert len(answers) < 5 * INTRODUCTIONS
             assert len(one.spent) == len(answers) and max(one.spent) < LIMIT
             assert n1.dropped["unexamined"] > 100
@@ -199,24 +199,24 @@ def test_a_stranger_gets_nothing_but_the_certificate_and_that_not_often(tmp_path
     run(work())
 
 
-def test_nobody_speaks_for_another_nor_sends_back_what_it_heard(tmp_path: Path, first: KeyStore) -> None:
-    n1, n2, n3 = (Seals(keys, 1) for keys in (first, member(tmp_path, first, "n2"), member(tmp_path, first, "n3")))
-    everybody = (n1, n2, n3)
-    for one in everybody:
-        for other in everybody:
+def test_no_node_can_speak_for_another_or_replay_what_it_received(tmp_path: Path, first: KeyStore) -> None:
+    n1, n2, n3 = (DatagramCiphers(keys, 1) for keys in (first, member(tmp_path, first, "n2"), member(tmp_path, first, "n3")))
+    all_nodes = (n1, n2, n3)
+    for one in all_nodes:
+        for other in all_nodes:
             if other is not one:
-                one.meet(other.introduction(TELLING))
-    sealed = n1.close("n2", b"for n2")
+                one.meet(other.introduction(INTRODUCTION_REPLY))
+    encrypted = n1.encrypt("n2", b"for n2")
     for wrong in (n3, n1):
-        with pytest.raises(Unopened) as caught:
-            wrong.open(sealed)
+        with pytest.raises(DatagramRejected) as caught:
+            wrong.decrypt(encrypted)
         assert caught.value.why in ("forged", "unknown")
-    as_n3 = sealed[:1] + n3.close("n2", b"")[1:7] + sealed[7:]
-    with pytest.raises(Unopened, match="forged"):
-        n2.open(as_n3)
-    assert n2.open(sealed) == ("n1", b"for n2")
-    with pytest.raises(Unopened, match="replayed"):
-        n2.open(sealed)
+    as_n3 = encrypted[:1] + n3.encrypt("n2", b"")[1:7] + encrypted[7:]
+    with pytest.raises(DatagramRejected, match="forged"):
+        n2.decrypt(as_n3)
+    assert n2.decrypt(encrypted) == ("n1", b"for n2")
+    with pytest.raises(DatagramRejected, match="replayed"):
+        n2.decrypt(encrypted)
 
 
 def test_an_older_certificate_of_a_node_does_not_take_the_place_of_its_newer_one(
@@ -226,12 +226,12 @@ def test_an_older_certificate_of_a_node_does_not_take_the_place_of_its_newer_one
 
     from node.cluster.keys import pki
 
-    newer = Seals(member(tmp_path, first, "n2"), 1)
+    newer = DatagramCiphers(member(tmp_path, first, "n2"), 1)
     monkeypatch.setattr(pki, "CLOCK_SKEW", datetime.timedelta(days=2))
-    older = Seals(member(tmp_path, first, "n2"), 1)
-    n1 = Seals(first, 1)
-    assert n1.meet(newer.introduction(TELLING)) == "n2"
-    with pytest.raises(Unopened, match="replayed"):
-        n1.meet(older.introduction(TELLING))
-    with pytest.raises(Unopened, match="forged"):
-        n1.meet(Seals(first, 1).introduction(TELLING))  # ourselves
+    older = DatagramCiphers(member(tmp_path, first, "n2"), 1)
+    n1 = DatagramCiphers(first, 1)
+    assert n1.meet(newer.introduction(INTRODUCTION_REPLY)) == "n2"
+    with pytest.raises(DatagramRejected, match="replayed"):
+        n1.meet(older.introduction(INTRODUCTION_REPLY))
+    with pytest.raises(DatagramRejected, match="forged"):
+        n1.meet(DatagramCiphers(first, 1).introduction(INTRODUCTION_REPLY))  # ourselves

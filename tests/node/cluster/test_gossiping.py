@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from balancer.datagram import Word, node_id
-from balancer.gossip import Gossip
+from balancer.gossip.datagram import Word, node_id
+from balancer.gossip.gossip import Gossip
 from node.cluster.front.front import Front
 from node.cluster.front.peer_server import Caller
 from node.cluster.gossiping import Gossiping
@@ -45,7 +45,7 @@ class Talker:
         if method != "gossip":
             return self.hello()
         self.calls += 1
-        return self.gossiping.hear(caller.name, parameters["payload"])
+        return self.gossiping.receive_call(caller.name, parameters["payload"])
 
     def talk(self, by_datagrams: bool = True) -> None:
         self.task = asyncio.get_running_loop().create_task(self._talk(by_datagrams))
@@ -82,8 +82,8 @@ async def cluster(base: Path, authority: KeyStore, count: int) -> list[Talker]:
     return nodes
 
 
-def test_what_is_due_is_said_without_being_asked_for(tmp_path: Path, first: KeyStore) -> None:
-    """Nobody ticks but the gossip itself."""
+def test_due_gossip_is_sent_without_a_request(tmp_path: Path, first: KeyStore) -> None:
+    """The gossip sends on its own timer: the test never calls its tick."""
 
     async def work() -> None:
         nodes = await cluster(tmp_path, first, 2)
@@ -91,9 +91,9 @@ def test_what_is_due_is_said_without_being_asked_for(tmp_path: Path, first: KeyS
             await one.gossiping.open(one.front, 1, one.address, PORT)
             one.gossiping.update_self(node(one.name, 1.0, address=one.address))
         try:
-            await until(lambda: all(len(one.gossip.view().entries) == 2 for one in nodes))
-            heard = nodes[0].gossip.view().entries["n2"].vector.sequence
-            await until(lambda: nodes[0].gossip.view().entries["n2"].vector.sequence > heard)
+            await until(lambda: all(len(one.gossip.known.view().entries) == 2 for one in nodes))
+            heard = nodes[0].gossip.known.view().entries["n2"].vector.sequence
+            await until(lambda: nodes[0].gossip.known.view().entries["n2"].vector.sequence > heard)
         finally:
             for one in nodes:
                 await one.close()
@@ -107,7 +107,7 @@ def test_nodes_that_know_one_seed_get_to_know_all_without_one_call(tmp_path: Pat
         try:
             for one in nodes:
                 one.talk()
-            await until(lambda: all(len(one.gossip.view().entries) == 4 for one in nodes))
+            await until(lambda: all(len(one.gossip.known.view().entries) == 4 for one in nodes))
             assert sum(one.calls for one in nodes) == 0
             assert all(not one.peers.connected() for one in nodes)
             assert all(one.gossiping.dropped.total() == one.gossiping.dropped["unknown"] for one in nodes)
@@ -124,11 +124,11 @@ def test_node_that_leaves_is_gone_at_once_and_not_dead(tmp_path: Path, first: Ke
         try:
             for one in nodes:
                 one.talk()
-            await until(lambda: all(len(one.gossip.view().entries) == 3 for one in nodes))
+            await until(lambda: all(len(one.gossip.known.view().entries) == 3 for one in nodes))
             await nodes[2].gossiping.leave()
-            await until(lambda: all("n3" not in one.gossip.view().entries for one in nodes[:2]))
+            await until(lambda: all("n3" not in one.gossip.known.view().entries for one in nodes[:2]))
             assert [one.gossip.membership.members[node_id("n3")].word for one in nodes[:2]] == [Word.LEFT] * 2
-            assert all("n3" not in one.gossip.peers() for one in nodes[:2])
+            assert all("n3" not in one.gossip.known.peers() for one in nodes[:2])
         finally:
             for one in nodes:
                 await one.close()
@@ -136,14 +136,14 @@ def test_node_that_leaves_is_gone_at_once_and_not_dead(tmp_path: Path, first: Ke
     run(work())
 
 
-def test_node_whose_datagrams_do_not_get_through_is_spoken_to_over_tcp(tmp_path: Path, first: KeyStore) -> None:
+def test_a_node_whose_datagrams_are_lost_is_reached_over_tcp(tmp_path: Path, first: KeyStore) -> None:
     async def work() -> None:
         n1, n2 = await cluster(tmp_path, first, 2)
         try:
             n1.talk()
             n2.talk(by_datagrams=False)
             await until(lambda: n1.gossip.membership.deaf() == ["n2"])
-            seen = [n1.gossip.view().entries["n2"].suspected]
+            seen = [n1.gossip.known.view().entries["n2"].suspected]
             assert n2.calls > 0 and seen == [False]
             await n2.gossiping.open(n2.front, 1, n2.address, PORT)
             await until(lambda: n1.gossip.membership.deaf() == [])

@@ -1,4 +1,4 @@
-"""Numbers of lives grow, whatever the clock does."""
+"""Incarnation numbers grow, even if the clock goes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is in the cluster: taken out everywhere and for good, renewed by itself, signed for by more than one."""
+"""Membership of the cluster: nodes are removed everywhere and for good, renew themselves, and may be signed for by several authorities."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def store(node: Node) -> KeyStore:
 
 
 def is_refused(node: Node, context: ssl.SSLContext, name: str) -> bool:
-    """Whether the node refuses who has those keys."""
+    """Returns whether the node refuses a peer with those keys."""
     with dial(node, context) as connection:
         frames.send(connection, hello(name=name))
         try:
@@ -45,6 +45,11 @@ def is_refused(node: Node, context: ssl.SSLContext, name: str) -> bool:
         if "error" in answer:
             return is_closed(connection)
     return False
+
+
+@pytest.fixture
+def pair(kept_pair: Cluster) -> Cluster:
+    return kept_pair
 
 
 def test_a_removed_node_is_out_everywhere_and_for_good(three: Cluster, tmp_path: Path) -> None:
@@ -63,7 +68,7 @@ def test_a_removed_node_is_out_everywhere_and_for_good(three: Cluster, tmp_path:
     assert is_refused(n1, stays, "n3") and is_refused(n2, stays, "n3")
     wait_for(lambda: "this node was removed from the cluster" in n3.log.read_text())
     assert n3.nodes() == {"n3"}
-    # Whom the authority lets in again is in again, with another key; the old one stays worthless.
+    # A removed node that the authority admits again is a member again, with another key; the old key stays worthless.
     n3.ok("mosctl", "cluster", "join", n1.ok("mosctl", "cluster", "token", "n3").strip())
     wait_for(lambda: all(node.nodes() == {"n1", "n2", "n3"} for node in three.nodes), 30)
     assert is_refused(n1, stays, "n3") and is_refused(n2, stays, "n3")
@@ -90,7 +95,7 @@ def test_a_node_that_was_off_hears_it_before_it_believes_the_removed_one(three: 
     assert "n3" not in (n2.run / "peers.json").read_text()
 
 
-def test_only_root_at_an_authority_removes_and_nobody_removes_what_is_not_there(pair: Cluster) -> None:
+def test_only_root_at_an_authority_removes_and_an_absent_node_cannot_be_removed(pair: Cluster) -> None:
     for node, words, code in (
         (pair[2], ["remove", "n1"], 75), (pair[1], ["remove", "n9"], 75), (pair[1], ["remove", "n1"], 75), (pair[1], ["remove", "a b"], 64),
         (pair[1], ["resign"], 75), (pair[2], ["add-authority", "n1"], 75), (pair[1], ["add-authority", "n9"], 75),
@@ -100,7 +105,7 @@ def test_only_root_at_an_authority_removes_and_nobody_removes_what_is_not_there(
     assert pair[1].nodes() == {"n1", "n2"}
 
 
-def test_what_a_peer_says_of_removals_counts_by_the_authoritys_signature(pair: Cluster) -> None:
+def test_removals_from_a_peer_count_only_with_the_authoritys_signature(pair: Cluster) -> None:
     second = int(time.time())
     with dial(pair[1], member(pair[2])) as connection:
         frames.send(connection, hello())
@@ -169,12 +174,12 @@ def test_a_certificate_is_renewed_for_its_own_key_and_name_alone(pair: Cluster) 
             frames.send(connection, {"id": 2, "method": "renew", "params": {"request": request}})
             assert "error" in frames.receive(connection)
         frames.send(connection, {"id": 3, "method": "renew", "params": {"request": keys.request(keys.private_key(), "n2")}})
-        told = Stated.from_wire("n2", frames.receive(connection)["result"])
-    renewed = x509.load_pem_x509_certificate(keys.made_again(told))
+        stated = Stated.from_wire("n2", frames.receive(connection)["result"])
+    renewed = x509.load_pem_x509_certificate(keys.made_again(stated))
     assert renewed.public_key() == keys.private_key().public_key()
-    assert Stated.of(renewed) == told
-    for changed in (replace(told, since=told.since - 1), replace(told, serial=told.serial ^ 1), replace(told, name="n1"),
-                    replace(told, point=point_of(new_key().public_key()))):  # fmt: skip
+    assert Stated.of(renewed) == stated
+    for changed in (replace(stated, since=stated.since - 1), replace(stated, serial=stated.serial ^ 1), replace(stated, name="n1"),
+                    replace(stated, point=point_of(new_key().public_key()))):  # fmt: skip
         with pytest.raises(ValueError, match="not of this cluster"):
             keys.made_again(changed)
     life = renewed.not_valid_after_utc - renewed.not_valid_before_utc - CLOCK_SKEW

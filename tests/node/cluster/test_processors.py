@@ -1,10 +1,10 @@
-"""What is known of other nodes' processors, and what is asked."""
+"""The known processors of other nodes, and the requests for unknown ones."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from balancer.view import Entry, View
+from balancer.load.view import Entry, View
 from engine.leaving.processor import Processor
 from node.cluster.processors import ASK_PERIOD, Processors
 from tests.balancer.vectors import node
@@ -25,7 +25,7 @@ def test_digests_differ_where_anything_does() -> None:
     assert HOME.digest == replace(HOME, flags=frozenset(sorted(HOME.flags, reverse=True))).digest
 
 
-def test_one_of_each_kind_is_asked_and_the_others_of_it_are_judged_by_that() -> None:
+def test_one_node_of_each_kind_is_asked_and_the_others_are_judged_by_its_answer() -> None:
     now, asked = [0.0], list[str]()
     processors = Processors(HOME, lambda: now[0], asked.append)
     seen = view(n2=HOME.digest, n3=OLDER.digest, n4=OLDER.digest, n5=NEWER.digest)
@@ -38,7 +38,7 @@ def test_one_of_each_kind_is_asked_and_the_others_of_it_are_judged_by_that() -> 
     assert processors.unfit(seen) == {name: f"{name}'s processor lacks avx2" for name in ("n3", "n4")}
 
 
-def test_who_has_not_answered_is_asked_again_later() -> None:
+def test_a_node_without_an_answer_is_asked_again_later() -> None:
     now, asked = [0.0], list[str]()
     processors = Processors(HOME, lambda: now[0], asked.append)
     for now[0] in (0.0, ASK_PERIOD / 2, ASK_PERIOD):
@@ -46,7 +46,7 @@ def test_who_has_not_answered_is_asked_again_later() -> None:
     assert asked == ["n3", "n3"]
 
 
-def test_who_tells_nonsense_is_unfit() -> None:
+def test_a_node_that_reports_nonsense_is_unfit() -> None:
     processors = Processors(HOME, lambda: 0.0, lambda name: None)
-    assert processors.judge("n6", {"processor": {"flags": 7}}) == "n6 cannot be judged: what it tells of its processor makes no sense"
+    assert processors.judge("n6", {"processor": {"flags": 7}}) == "n6 cannot be judged: what it says of its processor makes no sense"
     assert "cannot be judged" in str(processors.judge("n6", {}))

@@ -1,4 +1,4 @@
-"""The configuration: what is in it, and how mistakes in it are told."""
+"""The configuration: its contents, and the messages about mistakes in it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
         tmp_path,
         'name = "n1"\naddress = "10.0.0.1"\nport = 7000\nown_programs = 0\npeers = ["10.0.0.2", "n3:7001", "[fd00::1]:9"]\nspeed = 0.5\n'
         'interception = "ptrace"\nlink_timeout = 5\ncpu_flags = "sse2 avx"\nencryption = false\n'
-        "[lend]\nmax_guests = 2\n[balance]\nenabled = false\n"
+        "[lend]\nmax_guests = 2\n[balance]\nenabled = false\nat_exec = false\n"
         '[mfs]\nexports = ["/srv"]\nread_only = ["/usr"]\ntimeout = 2\nport = 7300\nenabled = false\n'
         "direct = true\ndirect_after = 3\n",
     )
     assert found.peers == (("10.0.0.2", 7226), ("n3", 7001), ("fd00::1", 9))
     assert (found.name, found.address, found.port, found.speed) == ("n1", "10.0.0.1", 7000, 0.5)
-    assert (found.interception, found.link_timeout, found.balance) == ("ptrace", 5.0, False)
+    assert (found.interception, found.link_timeout, found.balance, found.at_exec) == ("ptrace", 5.0, False, False)
     assert found.own_programs == 0
     assert found.cpu_flags == frozenset({"sse2", "avx"})
     assert config.lending_policy(found).max_guests == 2
@@ -42,6 +42,7 @@ def test_an_empty_file_is_a_node_with_the_machines_name(tmp_path: Path) -> None:
     assert found.name
     assert found.port == 7226
     assert found.balance
+    assert found.at_exec
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,7 @@ def test_an_empty_file_is_a_node_with_the_machines_name(tmp_path: Path) -> None:
         ("[lend]\nmax_memory = 'lots'", "max_memory"),
         ("[balance]\nenabled = 1", "balance"),
         ("[balance]\nspeed = 1", "balance"),
+        ("[balance]\nat_exec = 1", "at_exec"),
         ("[mfs]\nexports = '/'", "line 2: [mfs] exports"),
         ("[mfs]\nport = 7227\n\nexports = ['srv']", "line 4: [mfs] exports"),
         ("[mfs]\nread_only = ['/usr/../etc']", "the short way (/etc)"),

@@ -1,4 +1,4 @@
-"""What is done again and again goes on when it fails once."""
+"""Periodic steps continue after one of them has failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from node.common.periodic import periodically
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_step_that_fails_is_told_and_the_next_is_made(waits: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_step_is_logged_and_the_next_is_made(waits: bool, caplog: pytest.LogCaptureFixture) -> None:
     made: list[int] = []
 
     def step() -> None:
@@ -34,7 +34,7 @@ def test_a_step_that_fails_is_told_and_the_next_is_made(waits: bool, caplog: pyt
     assert [record.getMessage() for record in caplog.records] == ["the count met a fault"]
 
 
-def test_it_may_pause_first() -> None:
+def test_a_periodic_step_may_begin_with_a_pause() -> None:
     made: list[float] = []
 
     async def live() -> None:

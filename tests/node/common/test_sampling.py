@@ -1,4 +1,4 @@
-"""What a node senses of itself."""
+"""Measurements that a node makes of itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print(*found)
 @pytest.mark.skipif(os.geteuid() != 0, reason="pid namespaces are made by root")
 @pytest.mark.timeout(30)
 def test_runnable_threads_of_a_virtual_node_are_its_own() -> None:
-    """Two programs that compute, one of which has a name that looks like a state; one with two threads that do; one that sleeps. The
+    """Two programs that compute, one of which has a name that resembles a state; one with two threads that do; one that sleeps. The
     counter itself counts as nothing."""
     made = subprocess.run(
         ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c", COUNT],

@@ -1,4 +1,4 @@
-"""What a target makes of a request for a place: who may ask, and whether a balancer's guest would be better off here."""
+"""A target's answer to a request for a place: who may ask, and whether a balancer's guest would be better off here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from balancer.policy import LendingPolicy
+from balancer.lending.policy import LendingPolicy
 from node.cluster.front.connections import PeerRefused
 from node.cluster.front.peer_server import Caller
 from node.common.config import Config
@@ -33,8 +33,8 @@ def no_groups_left() -> Iterator[None]:
     GuestGroups().remove_all()
 
 
-def guests(tmp_path: Path, asked: list[tuple[float, float, int]], told: list[str] | None = None) -> Guests:
-    events: list[str] = [] if told is None else told
+def guests(tmp_path: Path, asked: list[tuple[float, float, int]], record: list[str] | None = None) -> Guests:
+    events: list[str] = [] if record is None else record
 
     def recheck(slowdown: float, guest: Guest, coming: int) -> str:
         asked.append((slowdown, guest.runnable, coming))
@@ -42,7 +42,7 @@ def guests(tmp_path: Path, asked: list[tuple[float, float, int]], told: list[str
 
     paths = Paths(run=tmp_path, state=tmp_path, config=tmp_path / "node.toml")
     config = Config(name="n2", address="127.0.0.1")
-    # No program can be started: whoever comes past admission is told so.
+    # No program can be started: a guest past admission gets that error.
     return Guests(
         paths, lambda: config, LendingPolicy, Programs(remote=("/nonexistent",)), lambda: Surroundings(1 << 40),
         lambda guest: events.append(f"{guest.key} has come"), recheck, left=lambda guest: events.append(f"{guest.key} has left"),
@@ -59,7 +59,7 @@ def refusal(of: Guests, **more: Any) -> str:
     return str(refused(of, **more))
 
 
-def test_a_balancers_guest_is_refused_where_it_would_gain_nothing_but_not_one_that_somebody_sends(tmp_path: Path) -> None:
+def test_a_balancers_guest_without_a_gain_is_refused_but_not_one_that_a_user_sends(tmp_path: Path) -> None:
     asked: list[tuple[float, float, int]] = []
     of = guests(tmp_path, asked)
     answer = refused(of, slowdown=1.5, runnable=0.5)
@@ -75,55 +75,55 @@ def test_figures_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str,
 
 
 def test_a_guest_counts_while_its_place_is_made_and_no_more_if_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    of = guests(tmp_path, [], told)
+    record: list[str] = []
+    of = guests(tmp_path, [], record)
 
     async def starts(guest: Guest, secret: bytes) -> int:
-        told.append(f"a place for {[one.key for one in of.all()]}")
+        record.append(f"a place for {[one.key for one in of.all()]}")
         raise OSError("no place")
 
     monkeypatch.setattr(of, "_start_remote", starts)
     refused(of)
-    assert told == ["n1-7 has come", "a place for ['n1-7']", "n1-7 has left"]
+    assert record == ["n1-7 has come", "a place for ['n1-7']", "n1-7 has left"]
     assert not of.all()
 
 
-def test_what_a_guest_that_is_alone_in_its_control_group_uses_is_what_that_counts(tmp_path: Path) -> None:
+def test_usage_of_a_guest_alone_in_its_control_group_is_that_of_the_group(tmp_path: Path) -> None:
     of, guest = guests(tmp_path, []), Guest("n1", 7, 0, "root", 0, time.time(), group="n1-7")
     of.groups.create("n1-7")
     burns = "import time\nwhile time.process_time() < 0.3: pass"
     with subprocess.Popen([sys.executable, "-c", f"input()\n{burns}"], stdin=subprocess.PIPE) as burner:
         for directory in of.groups.directories("farhome/guests/n1-7"):
             (directory / "cgroup.procs").write_text(str(burner.pid))
-        of._guests["n1-7"], of._alone["n1-7"] = guest, of.groups.cpu("n1-7") or 0.0
+        of._guests["n1-7"], of.usage._alone["n1-7"] = guest, of.groups.cpu("n1-7") or 0.0
         of.freezing.runs("n1-7")
         burner.communicate(b"\n", timeout=20)
-    (told,) = asyncio.run(of.usage(Caller("n1", "here"), [7, 8, "x"], reads=True))
-    assert told[0] == 7
-    assert 0.2 < told[1] < 2
-    assert told[2] == 0
-    assert not asyncio.run(of.usage(Caller("n9", "here"), [7], reads=True))
+    (usage,) = asyncio.run(of.usage.seconds(Caller("n1", "here"), [7, 8, "x"], reads=True))
+    assert usage[0] == 7
+    assert 0.2 < usage[1] < 2
+    assert usage[2] == 0
+    assert not asyncio.run(of.usage.seconds(Caller("n9", "here"), [7], reads=True))
 
 
-def test_a_guest_with_children_tells_itself_what_it_uses(tmp_path: Path) -> None:
-    """Even with one that has ended before anybody could attach to it: the control group is no longer its own."""
+def test_a_guest_with_children_reports_its_own_usage(tmp_path: Path) -> None:
+    """Even with a child that has ended before the node could attach to it: the control group no longer holds the guest alone."""
     of, guest = guests(tmp_path, []), Guest("n1", 7, 0, "root", 0, time.time(), group="n1-7")
     of.groups.create("n1-7")
-    of._guests["n1-7"], of._alone["n1-7"] = guest, of.groups.cpu("n1-7") or 0.0
+    of._guests["n1-7"], of.usage._alone["n1-7"] = guest, of.groups.cpu("n1-7") or 0.0
     of.freezing.runs("n1-7")
 
     async def asks() -> tuple[int, int]:
-        before = await of.usage(Caller("n1", "here"), [7], reads=False)
+        before = await of.usage.seconds(Caller("n1", "here"), [7], reads=False)
         of._on_event("n1-7", {"event": "born", "pid": 8})
-        return len(before), len(await of.usage(Caller("n1", "here"), [7], reads=False))
+        return len(before), len(await of.usage.seconds(Caller("n1", "here"), [7], reads=False))
 
     assert asyncio.run(asks()) == (1, 0)
 
 
 def test_the_end_of_a_remote_is_not_that_of_another_one_of_its_name(tmp_path: Path) -> None:
     """A place that could not be made has been made once more before the first one's program has ended."""
-    told: list[str] = []
-    of, ended = guests(tmp_path, [], told), []
+    record: list[str] = []
+    of, ended = guests(tmp_path, [], record), []
 
     async def ends() -> None:
         first, second = (Program(tmp_path / name, name, lambda _: None, lambda one: of._gone("n1-7", one)) for name in ("first", "second"))
@@ -135,4 +135,4 @@ def test_the_end_of_a_remote_is_not_that_of_another_one_of_its_name(tmp_path: Pa
 
     asyncio.run(ends())
     assert ended == [["n1-7"], []]
-    assert told == ["n1-7 has left"]
+    assert record == ["n1-7 has left"]

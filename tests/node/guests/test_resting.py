@@ -1,4 +1,4 @@
-"""Where programs that supervise guests are placed: beside them while nobody moves one, out as soon as somebody does."""
+"""Placement of programs that supervise guests: beside the guests while no move is under way, outside as soon as one begins."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_program_rests_when_none_of_its_guests_is_moved() -> None:
     _run(act)
 
 
-def test_who_has_just_come_is_left_where_it_is() -> None:
+def test_a_supervisor_of_a_new_guest_is_not_moved() -> None:
     async def act(of: Resting, groups: _Groups, programs: dict[str, int]) -> None:
         programs["a"] = ONE
         of.runs("a")
@@ -93,7 +93,7 @@ def test_a_number_that_another_program_has_by_now_is_placed_again() -> None:
         await _becomes(groups, {ONE: True})
         programs.clear()
         of.forget("a")
-        of.moves("z")  # whatever has it look
+        of.moves("z")  # makes it check the places again
         await of.settled()
         groups.places.clear()
         programs["b"] = ONE

@@ -1,4 +1,4 @@
-"""What took a process home and why it did not move is counted by reason, the last few with their time; and it survives its file."""
+"""Moves home and failed moves of a process are counted by reason, the last few with their time; the history survives in a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from node.moves.history import KEPT_HAPPENINGS, KEPT_REASONS, OTHERS, History
 from node.moves.home_process import HomeProcess, from_record
 
 
-def test_what_takes_it_home_is_counted_by_call() -> None:
+def test_moves_home_are_counted_by_call() -> None:
     kept = History()
     for at in range(10):
         kept = kept.moved(at, "home", "n2", "asked").moved(at + 0.5, "n2", "home", "execve" if at % 5 == 0 else "clone3")
@@ -35,7 +35,7 @@ def test_the_same_refusal_again_and_again_is_one_happening_that_counts() -> None
     assert kept.row()["failed"] == [{"reason": "it uses io_uring (descriptor 3)", "times": 198, "last": 199}]
 
 
-def test_it_is_bounded_whatever_comes() -> None:
+def test_the_history_is_bounded() -> None:
     kept = History()
     for at in range(1000):
         kept = kept.not_moved(at, "home", f"n{at}", f"reason {at} " + "x" * 1000)
@@ -45,7 +45,7 @@ def test_it_is_bounded_whatever_comes() -> None:
     assert len(json.dumps(asdict(kept))) < 20000
 
 
-def test_it_comes_back_from_the_processs_file() -> None:
+def test_the_history_is_restored_from_the_processs_file() -> None:
     kept = History().moved(1.5, "home", "n2", "asked").moved(2.5, "n2", "home", "vfork").not_moved(3.5, "home", "n3", "n3 does not lend")
     entry = HomeProcess(7, 8, 9, adopted=True, locked=True, history=kept)
     assert from_record(json.loads(json.dumps(asdict(entry)))) == entry
@@ -60,7 +60,7 @@ def test_a_record_that_makes_no_sense_is_refused(record: object) -> None:
         history.from_record(record)
 
 
-def test_an_end_is_kept_and_a_loss_takes_its_place_whichever_is_heard_first() -> None:
+def test_a_loss_replaces_an_end_in_either_order() -> None:
     moved = History().moved(1, "home", "n2", "asked")
     assert [h.what for h in moved.ended(2, "n2").recent] == ["moved", "ended"]
     for kept in (moved.ended(2, "n2").lost(3, "n2", "its deputy died"), moved.lost(3, "n2", "its deputy died").ended(4, "n2")):

@@ -1,4 +1,4 @@
-"""What a deputy says is dealt with in the order in which it said it, even if all of it comes at once."""
+"""Messages of a deputy are handled in the order in which it sent them, even if all arrive at once."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ from node.common.message_streams import BUFFER, read_message, write_message
 from node.programs.programs import Program, ProgramError
 from tests.node.nodes import Cluster
 from wire.frames import Message, encode
+
+
+@pytest.fixture
+def pair(kept_pair: Cluster) -> Cluster:
+    return kept_pair
 
 
 async def test_answers_events_and_the_end_come_in_order(tmp_path: Path) -> None:
@@ -52,9 +57,9 @@ def test_a_process_that_is_taken_home_at_once_is_at_home_and_can_leave_again(pai
     pair[1].behave(deputy="call at once")
     for moves in (2, 4):
         pair[1].ok("migrate", str(pid), "n2")
-        told = json.loads(pair[1].ok("mosps", "--why", str(pid), "--json"))
-        assert (told["where"], told["state"], told["moves"]) == ("home", "home", moves)
-        assert [(count["reason"], count["times"]) for count in told["taken_home"]] == [("vfork", moves // 2)]
+        shown = json.loads(pair[1].ok("mosps", "--why", str(pid), "--json"))
+        assert (shown["where"], shown["state"], shown["moves"]) == ("home", "home", moves)
+        assert [(count["reason"], count["times"]) for count in shown["taken_home"]] == [("vfork", moves // 2)]
     assert "came home for: the call vfork (2 times)" in pair[1].ok("mosps", "-v")
     assert "home -> n2: somebody asked" in pair[1].ok("mosps", "--why", str(pid))
 
@@ -64,12 +69,12 @@ def test_asked_home_when_a_call_has_just_taken_it_there_is_no_failure(pair: Clus
     pair[1].behave(deputy="call first")
     pair[1].ok("migrate", str(pid), "n2")
     assert "stays at home" in pair[1].ok("migrate", str(pid), "home")
-    told = json.loads(pair[1].ok("mosps", "--why", str(pid), "--json"))
-    assert (told["where"], told["failed"], told["why"]) == ("home", [], "vfork")
-    assert [(count["reason"], count["times"]) for count in told["taken_home"]] == [("vfork", 1)]
+    shown = json.loads(pair[1].ok("mosps", "--why", str(pid), "--json"))
+    assert (shown["where"], shown["failed"], shown["why"]) == ("home", [], "vfork")
+    assert [(count["reason"], count["times"]) for count in shown["taken_home"]] == [("vfork", 1)]
 
 
-def test_a_daemon_that_was_held_up_hears_all_of_it_in_order(pair: Cluster) -> None:
+def test_a_delayed_daemon_receives_all_messages_in_order(pair: Cluster) -> None:
     """Stopped while its deputy says one thing after the other: it finds them all at once, and its process is where it is."""
     pid = pair.spawn(pair[1], "sleep", "60")
     pair[1].behave(deputy="call at once")
@@ -83,16 +88,16 @@ def test_a_daemon_that_was_held_up_hears_all_of_it_in_order(pair: Cluster) -> No
         daemon.send_signal(signal.SIGCONT)
         time.sleep(0.01)
     end = time.monotonic() + 10
-    while (told := json.loads(pair[1].ok("mosps", "--why", str(pid), "--json")))["state"] == "leaving" and time.monotonic() < end:
+    while (shown := json.loads(pair[1].ok("mosps", "--why", str(pid), "--json")))["state"] == "leaving" and time.monotonic() < end:
         time.sleep(0.05)  # the deputy was slow, and is to be heard still
-    assert (told["where"], told["state"]) == ("home", "home")
+    assert (shown["where"], shown["state"]) == ("home", "home")
     pair[1].behave()
     pair[1].ok("migrate", str(pid), "n2")
 
 
 @pytest.mark.parametrize("loop", [asyncio, uvloop])
-def test_what_it_said_before_it_went_is_heard_though_it_was_written_to(tmp_path: Path, loop: ModuleType) -> None:
-    """A deputy tells that its process is lost, and ends, while a move is asked of it."""
+def test_the_last_message_of_a_deputy_is_read_although_it_was_written_to(tmp_path: Path, loop: ModuleType) -> None:
+    """A deputy reports that its process is lost, and ends, while a move is requested from it."""
     heard: list[str] = []
 
     async def talk() -> None:
@@ -113,7 +118,7 @@ def test_what_it_said_before_it_went_is_heard_though_it_was_written_to(tmp_path:
     assert heard == ["lost", "gone"]
 
 
-def test_what_is_written_to_a_closed_connection_is_an_error_of_the_system() -> None:
+def test_a_write_to_a_closed_connection_is_an_oserror() -> None:
     """The loop that mosd runs in has an exception of its own for it."""
 
     async def write() -> None:

@@ -47,7 +47,7 @@ async def test_an_entry_outlives_its_daemon(tmp_path: Path, sleeper: subprocess.
     second.close()
 
 
-async def test_the_end_of_a_process_is_told_and_its_file_removed(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+async def test_the_end_of_a_process_is_reported_and_its_file_removed(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     ended: asyncio.Future[HomeProcess] = asyncio.get_running_loop().create_future()
     registry = Registry(tmp_path, ended.set_result)
     registry.add(entry_of(sleeper.pid))
@@ -126,7 +126,7 @@ def forking(count: int) -> subprocess.Popen[bytes]:
     return child
 
 
-async def test_one_look_for_children_is_bounded_and_the_next_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_search_for_children_is_bounded_and_the_next_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parent = forking(20)
     registry = Registry(tmp_path, lambda entry: None)
     registry.add(entry_of(parent.pid))
@@ -144,7 +144,7 @@ async def test_one_look_for_children_is_bounded_and_the_next_goes_on(tmp_path: P
         parent.communicate()
 
 
-async def test_one_that_forks_without_end_does_not_keep_others_from_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endlessly_forking_process_does_not_delay_the_search_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many, few = forking(40), forking(1)
     registry = Registry(tmp_path, lambda entry: None)
     for parent in (many, few):
@@ -184,7 +184,7 @@ async def test_too_many_are_not_taken_unless_one_is_asked_for(tmp_path: Path, mo
         parent.communicate()
 
 
-async def test_whoever_descends_is_found_though_those_between_have_ended(tmp_path: Path) -> None:
+async def test_descendants_are_found_after_the_processes_between_have_ended(tmp_path: Path) -> None:
     registry = Registry(tmp_path, lambda entry: None, Forks())
     script = "read begin; sh -c '(exec sleep 60 <&- >&- &) ; (exec sleep 60 <&- >&- &)'"
     with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE) as started, subprocess.Popen(["sleep", "60"]) as stranger:
@@ -204,13 +204,13 @@ async def test_whoever_descends_is_found_though_those_between_have_ended(tmp_pat
 
 @pytest.mark.parametrize("then", ["has begun", "has ended"])
 async def test_a_child_of_one_that_is_about_to_begin_is_taken_then(tmp_path: Path, sleeper: subprocess.Popen[bytes], then: str) -> None:
-    """As that of `mosrun setsid -f`: it is born before mosd has been told that the program has begun."""
+    """For example a child of `mosrun setsid -f`: it is born before mosd is notified that the program has begun."""
     with subprocess.Popen(["sleep", "60"]) as child:
-        told = [([(sleeper.pid, child.pid)], False)]
+        births = [([(sleeper.pid, child.pid)], False)]
 
         class Born:
             def take(self) -> tuple[list[tuple[int, int]], bool]:
-                return told.pop() if told else ([], False)
+                return births.pop() if births else ([], False)
 
             def close(self) -> None:
                 pass
@@ -234,7 +234,7 @@ async def test_a_child_of_one_that_is_about_to_begin_is_taken_then(tmp_path: Pat
         child.kill()
 
 
-async def test_births_that_nobody_could_keep_are_no_end_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_too_many_births_do_not_end_the_registry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Many:
         def take(self) -> tuple[list[tuple[int, int]], bool]:
             return [(1, pid) for pid in range(1 << 22, (1 << 22) + 9000)], True
@@ -252,13 +252,13 @@ async def test_births_that_nobody_could_keep_are_no_end_of_it(tmp_path: Path, ca
     ("births", "found"),
     [([(1, 7), (2, 7)], []), ([(2, 7), (1, 7)], [(7, "one")]), ([(1, 7), (7, 8), (2, 7)], [(8, "one")])],
 )
-async def test_whoever_is_born_under_a_number_anew_is_no_descendant(births: list[tuple[int, int]], found: list[tuple[int, str]]) -> None:
-    class Told:
+async def test_a_process_born_under_a_reused_pid_is_no_descendant(births: list[tuple[int, int]], found: list[tuple[int, str]]) -> None:
+    class Births:
         def take(self) -> tuple[list[tuple[int, int]], bool]:
             return births, False
 
         def close(self) -> None:
             pass
 
-    lineage: Lineage[str] = Lineage(Told())
+    lineage: Lineage[str] = Lineage(Births())
     assert lineage.take({1: "one"}.get) == found

@@ -1,11 +1,14 @@
-"""A node daemon that is new on a node where another was: what it knows, and what the old one left half done."""
+"""A node daemon starts: it knows the work of its predecessor, finishes half-done work, and notifies systemd and peers that it runs."""
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
-from tests.node.nodes import Cluster, wait_for
+from tests.node.nodes import Cluster, Node, wait_for
 
 
 def test_a_new_daemon_knows_the_nodes_that_the_old_one_knew_though_none_of_them_answers(pair: Cluster) -> None:
@@ -19,7 +22,7 @@ def test_a_new_daemon_knows_the_nodes_that_the_old_one_knew_though_none_of_them_
 
 
 def test_a_place_that_its_home_has_forgotten_does_not_stand_in_the_way(pair: Cluster) -> None:
-    """As when the home's daemon is killed between the reservation and the move."""
+    """The state after the home's daemon was killed between the reservation and the move."""
     n1, n2 = pair.nodes
     pid = pair.spawn(n1, "sleep", "60")
     n1.behave(deputy="hang")
@@ -33,3 +36,21 @@ def test_a_place_that_its_home_has_forgotten_does_not_stand_in_the_way(pair: Clu
     n1.restart()
     n1.ok("migrate", str(pid), "n2")
     assert n1.process(pid)["where"] == "n2"
+
+
+def test_systemd_is_notified_when_mosd_is_ready_and_when_it_stops(tmp_path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.bind(str(tmp_path / "notify"))
+    listener.settimeout(15)
+    node = Node(tmp_path, "n1", "127.0.0", 1)
+    node.environment["NOTIFY_SOCKET"] = str(tmp_path / "notify")
+    node.start()
+    try:
+        assert node.daemon is not None
+        assert listener.recv(1024).decode() == f"READY=1\nMAINPID={node.daemon.pid}"
+        assert node.command("mosctl", "status").returncode == 0
+    finally:
+        node.kill(signal.SIGTERM)
+    assert listener.recv(1024) == b"STOPPING=1"
+    assert not (node.run / "mosd.sock").exists()
+    listener.close()

@@ -13,7 +13,7 @@ def sums(ledger: Ledger) -> dict[tuple[str, str, str], float]:
     return {(entry.direction, entry.user, entry.node): entry.seconds for entry in ledger.entries()}
 
 
-def test_what_is_used_is_added_once_also_by_the_next_daemon(tmp_path: Path) -> None:
+def test_usage_is_added_once_across_daemon_restarts(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "state" / "ledger.db")
     ledger.book(LENT, [Reading("n2-1", "anna", "n2", 5.0), Reading("n2-2", "anna", "n2", 1.0), Reading("n3-1", "anna", "n3", 2.0)])
     ledger.book(LENT, [Reading("n2-1", "anna", "n2", 7.5), Reading("n2-2", "anna", "n2", 1.0), Reading("n3-1", "anna", "n3", 2.0)])
@@ -35,7 +35,7 @@ def test_a_counter_that_begins_anew_counts_from_nothing(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_one_that_ends_does_not_make_the_others_begin_anew(tmp_path: Path) -> None:
+def test_the_end_of_a_guest_does_not_reset_the_counters_of_others(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
     ledger.book(LENT, [Reading("a", "anna", "n2", 5.0), Reading("b", "bert", "n2", 5.0)])
     ledger.book(LENT, [Reading("a", "anna", "n2", 6.0)], is_all=False)

@@ -1,6 +1,6 @@
 """The owner comes back to a node with a guest, by each of the ways: what is done to the guest's processes, by the real kernel.
 
-The guest is something that computes in a guest's control group; nobody supervises it.
+The guest is a program that computes in a guest's control group; no process supervises it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from balancer.owner import Stage
-from balancer.policy import LendingPolicy
+from balancer.lending.owner import Stage
+from balancer.lending.policy import LendingPolicy
 from kernel_helpers.calls.numbers import NUMBERS
 from kernel_helpers.process import seizing
 from node.common.config import Config
@@ -35,7 +35,7 @@ BURN = ["nice", "-n", "19", "sh", "-c", "while :; do :; done"]
 
 
 class Node:
-    """As much of a node as lends."""
+    """The parts of a node that lending needs."""
 
     def __init__(self, directory: Path, burner: subprocess.Popen[bytes], **owner: object) -> None:
         self.input = directory / "input"
@@ -62,7 +62,7 @@ class Node:
 
     @asynccontextmanager
     async def lends(self) -> AsyncIterator[None]:
-        """With one guest, that has been here for long."""
+        """Lends with one guest that has been here for long."""
         self.guests._guests[KEY] = Guest("test", 4194303, 0, "root", 0, 0.0, group=KEY)
         self.guests.freezing.runs(KEY)
         self.lending.start()
@@ -85,7 +85,7 @@ class Node:
 
 
 @pytest.fixture
-def burner() -> Iterator[subprocess.Popen[bytes]]:
+def burner(own_groups: dict[str, Path]) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(BURN)
     yield process
     process.kill()
@@ -102,7 +102,7 @@ def test_while_all_is_calm_a_glance_is_enough(tmp_path: Path, burner: subprocess
         node = Node(tmp_path, burner)
         node.guests._guests[KEY] = Guest("test", 4194303, 0, "root", 0, 0.0, group=KEY)
         node.lending.apply_policy()
-        node.lending.look()
+        node.lending.poll()
         seen, used = node.lending.sight, os.stat(node.input).st_mtime
         node.lending._look_again()
         assert node.lending.sight.idle == seen.idle
@@ -118,7 +118,9 @@ def test_while_all_is_calm_a_glance_is_enough(tmp_path: Path, burner: subprocess
     asyncio.run(scene())
 
 
-def test_input_has_guests_stand_still_and_another_policy_lets_them_go_on(tmp_path: Path, burner: subprocess.Popen[bytes]) -> None:
+def test_input_has_guests_stand_still_and_another_policy_lets_them_go_on(
+    tmp_path: Path, burner: subprocess.Popen[bytes], own_groups: dict[str, Path]
+) -> None:
     async def scene() -> None:
         node = Node(tmp_path, burner)
         async with node.lends():
@@ -126,7 +128,7 @@ def test_input_has_guests_stand_still_and_another_policy_lets_them_go_on(tmp_pat
             assert node.guests.lends() is None
             node.use(0.0)
             await node.until(node.is_still, "the guest stands still")
-            assert node.guests.groups.is_held_back() or "cpu" not in hierarchies()
+            assert node.guests.groups.is_held_back() or "cpu" not in own_groups
             assert "the owner used the node" in str(node.guests.lends())
             node.policy = replace(node.policy, idle_after=0.0)
             node.lending.apply_policy()
@@ -149,7 +151,7 @@ def test_the_owner_says_by_hand_that_he_is_back_and_away(tmp_path: Path, burner:
     asyncio.run(scene())
 
 
-def test_who_stands_still_breathes_and_is_let_go_for_its_home(tmp_path: Path, burner: subprocess.Popen[bytes]) -> None:
+def test_a_frozen_guest_runs_now_and_then_and_is_thawed_for_its_home(tmp_path: Path, burner: subprocess.Popen[bytes]) -> None:
     async def scene() -> None:
         node = Node(tmp_path, burner)
         async with node.lends():
@@ -167,7 +169,7 @@ def test_who_stands_still_breathes_and_is_let_go_for_its_home(tmp_path: Path, bu
 
 
 @pytest.mark.skipif("unified" not in hierarchies(), reason="what version 1 has frozen cannot be traced")
-def test_what_a_supervisor_does_in_who_stands_still_is_done_when_it_breathes(tmp_path: Path, burner: subprocess.Popen[bytes]) -> None:
+def test_a_supervisors_call_in_a_frozen_guest_is_done_when_it_runs_for_a_moment(tmp_path: Path, burner: subprocess.Popen[bytes]) -> None:
     def make_a_call() -> int:
         frozen = seizing.seize(burner.pid)
         number = frozen.leader.call(NUMBERS["getpid"])

@@ -1,4 +1,4 @@
-"""Daemons whose owners come back, whose guests make room for others, and who keep a ledger.
+"""Daemons whose owners come back, whose guests make room for others, and that keep a ledger.
 
 Their deputies and remotes are the tests' own.
 """
@@ -60,7 +60,7 @@ def remote_of(node: Node, key: str) -> int:
     return pid
 
 
-def test_who_supervises_a_guest_shares_what_is_lent_until_the_guest_is_to_go(lender: Cluster) -> None:
+def test_a_guests_supervisor_shares_the_lent_part_until_the_guest_is_evicted(lender: Cluster) -> None:
     n1, n2 = lender.nodes
     lend(n2, "enabled = true", 'then = "keep"')
     if not any((point / RESTING).exists() for point in hierarchies().values()):
@@ -101,7 +101,7 @@ def test_guests_go_home_when_the_owner_uses_his_node_or_says_so(lender: Cluster)
     n1.ok("migrate", str(pids[0]), "n2")
 
 
-def test_who_does_not_go_in_time_is_killed_only_if_the_policy_says_so(lender: Cluster) -> None:
+def test_a_guest_that_does_not_leave_in_time_is_killed_only_if_the_policy_says_so(lender: Cluster) -> None:
     n1, n2 = lender.nodes
     lend(n2, "enabled = true", "deadline = 0.3", 'then = "keep"')
     n2.behave(remote="stay")
@@ -116,7 +116,7 @@ def test_who_does_not_go_in_time_is_killed_only_if_the_policy_says_so(lender: Cl
     wait_for(lambda: stage(n2) == "owner")
 
 
-def test_who_does_not_go_in_time_is_taken_home_with_a_checkpoint(lender: Cluster) -> None:
+def test_a_guest_that_does_not_leave_in_time_comes_home_from_a_checkpoint(lender: Cluster) -> None:
     n1, n2 = lender.nodes
     lend(n2, "enabled = true", "deadline = 0.3")
     n2.behave(remote="stay")
@@ -129,7 +129,7 @@ def test_who_does_not_go_in_time_is_taken_home_with_a_checkpoint(lender: Cluster
     assert (n1.base / "state" / "checkpoints" / "0" / str(pid) / "farhome.json").exists()
 
 
-def test_guests_of_a_lower_class_make_room_and_what_they_used_is_in_the_ledger(three: Cluster) -> None:
+def test_guests_of_a_lower_class_make_room_and_their_usage_is_in_the_ledger(three: Cluster) -> None:
     n1, n2, n3 = three.nodes
     lend(n2, 'max_guests = 1\n[[lend.class]]\nname = "ours"\npriority = 5\nnodes = ["n1"]')
     low, high, another = three.spawn(n3, "sleep", "60"), three.spawn(n1, "sleep", "61"), three.spawn(n1, "sleep", "62")

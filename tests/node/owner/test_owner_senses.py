@@ -1,4 +1,4 @@
-"""What a node senses of its owner: input, load, battery, pressure; by real files, pipes and counters."""
+"""Measurements of a node's owner: input, load, battery, pressure; with real files, pipes and counters."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from balancer.load import Pressure
+from balancer.load.load import Pressure
 from node.owner import pressure
 from node.owner.owner import LEAST_WINDOW, WINDOW, InputWatch, OwnLoad, Programs, battery, logins
 from node.owner.pressure import PressureWatch
 from tests.node.nodes import wait_for
 
 
-def test_logins_are_those_that_who_tells(tmp_path: Path) -> None:
+def test_logins_are_those_that_who_shows(tmp_path: Path) -> None:
     record = struct.Struct("=hxxi32s4s32s256s2h3i16s20x")
-    kinds = ((2, 100), (7, 200), (8, 300), (7, 1_700_000_000), (6, 400))  # of boot, users, somebody who has gone, a login prompt
+    kinds = ((2, 100), (7, 200), (8, 300), (7, 1_700_000_000), (6, 400))  # of boot, users, a user who has logged out, a login prompt
     records = [record.pack(kind, 1, b"pts/0", b"ts/0", b"anna", b"", 0, 0, 0, second, 5, bytes(16)) for kind, second in kinds]
     file = tmp_path / "utmp"
     file.write_bytes(b"".join(records) + b"cut")
     assert logins(file) == [200.0, 1_700_000_000.0]
-    assert subprocess.run(["who", file], text=True, capture_output=True, check=True).stdout.count("anna") == 2
+    assert subprocess.run(["who", file], text=True, capture_output=True, check=True, timeout=60).stdout.count("anna") == 2
     with pytest.raises(OSError):
         logins(tmp_path / "none")
 
@@ -43,7 +43,7 @@ def test_a_file_that_is_touched_is_use_by_the_owner(tmp_path: Path) -> None:
     assert watch.last_use() == 3000.0
 
 
-def test_a_device_tells_at_once(tmp_path: Path) -> None:
+def test_a_device_reports_input_at_once(tmp_path: Path) -> None:
     device = tmp_path / "event0"
     os.mkfifo(device)
 
@@ -68,7 +68,7 @@ def test_a_device_tells_at_once(tmp_path: Path) -> None:
     assert abs(now - seen) < 60
 
 
-def test_the_owners_load_is_what_neither_guests_nor_farhome_use() -> None:
+def test_the_owners_load_excludes_guests_and_farhome() -> None:
     used = {"node": 100.0, "guests": 10.0, "own": 1.0}
     load = OwnLoad(lambda: used["node"], lambda: used["guests"], lambda: used["own"])
     assert load.sample(0.0) == (None, None)
@@ -79,7 +79,7 @@ def test_the_owners_load_is_what_neither_guests_nor_farhome_use() -> None:
     assert OwnLoad(lambda: None, lambda: 1.0, lambda: 1.0).sample(0.0) == (None, None)
 
 
-def test_what_the_owner_has_just_begun_is_seen_before_it_counts() -> None:
+def test_an_owners_new_work_is_seen_before_it_counts() -> None:
     used = [0.0]
     load = OwnLoad(lambda: used[0], lambda: 0.0, lambda: 0.0)
     quarter = WINDOW / 4
@@ -94,7 +94,7 @@ def test_what_the_owner_has_just_begun_is_seen_before_it_counts() -> None:
     assert load.sample(8 * quarter + LEAST_WINDOW / 2)[1] is None
 
 
-def test_what_programs_have_used_is_kept_when_they_have_ended() -> None:
+def test_the_usage_of_programs_is_kept_after_their_end() -> None:
     busy = subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"])
     pids = [busy.pid]
     programs = Programs(lambda: pids)
@@ -131,7 +131,7 @@ def test_battery(tmp_path: Path, supplies: dict[str, dict[str, str]], expected: 
     assert battery(tmp_path) == pytest.approx(expected)
 
 
-def test_where_no_trigger_can_be_armed_the_counters_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_trigger_the_counters_are_polled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pressure, "POLL", 0.0)
 
     def stalled(total: int) -> None:
@@ -154,26 +154,26 @@ def test_where_no_trigger_can_be_armed_the_counters_are_looked_at(tmp_path: Path
     assert pressure.figures(tmp_path / "io.pressure") == (0.125, 1000 + pressure.STALL_US)
 
 
-def test_waits_of_processors_are_those_since_the_last_look_and_of_memory_an_average(tmp_path: Path) -> None:
+def test_processor_waits_are_those_since_the_last_sample_and_memory_waits_an_average(tmp_path: Path) -> None:
     now = [10.0]
     waits = pressure.Waits(tmp_path, lambda: now[0])
-    assert waits.look() == Pressure()
+    assert waits.poll() == Pressure()
 
-    def tell(cpu_us: int) -> None:
+    def write_pressure(cpu_us: int) -> None:
         (tmp_path / "cpu.pressure").write_text(f"some avg10=50.00 avg60=1.00 avg300=0.00 total={cpu_us}\n")
 
     for name in ("memory", "io"):
         lines = "some avg10=40.00 avg60=1.00 avg300=0.00 total=7\nfull avg10=12.50 avg60=1.00 avg300=0.00 total=5\n"
         (tmp_path / f"{name}.pressure").write_text(lines)
-    tell(1_000_000)
-    assert waits.look() == Pressure(cpu=0.5, memory=0.4, memory_full=0.125, io_full=0.125)
+    write_pressure(1_000_000)
+    assert waits.poll() == Pressure(cpu=0.5, memory=0.4, memory_full=0.125, io_full=0.125)
     now[0] += 2
-    tell(1_500_000)
-    assert waits.look().cpu == 0.25
+    write_pressure(1_500_000)
+    assert waits.poll().cpu == 0.25
     now[0] += 2
-    assert waits.look().cpu == 0.0
+    assert waits.poll().cpu == 0.0
     (tmp_path / "memory.pressure").write_text("nonsense\n")
-    assert waits.look().memory_full is None
+    assert waits.poll().memory_full is None
 
 
 def test_the_kernel_here_arms_triggers_over_two_seconds() -> None:
@@ -186,5 +186,5 @@ def test_the_kernel_here_arms_triggers_over_two_seconds() -> None:
         return found
 
     if not pressure.file_of("memory", pressure.directory()).exists():
-        pytest.skip("the kernel tells nothing of pressure")
+        pytest.skip("the kernel does not report pressure")
     assert asyncio.run(armed())

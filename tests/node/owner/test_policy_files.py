@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from balancer.lending import Borrower
-from cli import command
+from balancer.lending.lending import Borrower
+from cli.common import command
 from cli.mosctl import body as mosctl_body
 from node.common import config
 from node.common.config import Config, ConfigError
@@ -62,7 +62,7 @@ WRONG: list[tuple[str, str, int, str]] = [
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Daemon:
-    """One that has read its configuration, and does nothing yet."""
+    """A daemon that has read its configuration, and does nothing yet."""
     directory = tmp_path_factory.mktemp("node")
     paths = Paths(run=directory, state=directory, config=directory / "node.toml")
     paths.config.write_text(GOOD)
@@ -87,8 +87,8 @@ def test_a_wrong_file_is_refused_and_the_old_policy_stays_in_force(daemon: Daemo
     assert "\n" not in said and not said.endswith(".")
     assert caught.value.exit_code == 78
     assert (daemon.parts.config, daemon.parts.policy) == before
-    assert "does not lend to user bert" in str(daemon.parts.policy.denies(Borrower("bert", "n2"), daemon.parts.guests.state()))
-    assert daemon.parts.policy.denies(Borrower("anna", "n2"), daemon.parts.guests.state()) is None
+    assert "does not lend to user bert" in str(daemon.parts.policy.denies(Borrower("bert", "n2"), daemon.parts.guests.lending_state()))
+    assert daemon.parts.policy.denies(Borrower("anna", "n2"), daemon.parts.guests.lending_state()) is None
 
 
 def test_mosctl_reload_refuses_each_and_the_daemon_lends_as_before(

@@ -1,4 +1,4 @@
-"""Trees in a program that they share: started, ended, and told how they ended, each by itself."""
+"""Process trees in a shared host program: each is started, ended and reports its status by itself."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def start(hosts: Hosts, directory: Path, number: int) -> tuple[Started, as
     return hosted, over
 
 
-async def test_one_of_them_is_ended_and_the_other_goes_on(hosts: Hosts, tmp_path: Path) -> None:
+async def test_one_tree_of_a_shared_program_ends_and_the_other_goes_on(hosts: Hosts, tmp_path: Path) -> None:
     first, first_over = await start(hosts, tmp_path, 1)
     second, second_over = await start(hosts, tmp_path, 2)
     assert len(hosts._hosts["remote"]) == 1
@@ -87,7 +87,7 @@ async def test_all_in_a_program_end_with_it(hosts: Hosts, tmp_path: Path) -> Non
         for tree, over in trees:
             await over.wait()
             assert tree.returncode == -signal.SIGKILL
-            tree.kill()  # there is nobody, which is no error
+            tree.kill()  # no process is left, which is no error
 
 
 async def test_a_program_that_is_full_gets_no_more(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

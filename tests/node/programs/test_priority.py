@@ -1,4 +1,4 @@
-"""Who has a processor first: the daemon, and a deputy while it moves a process; what they start has not."""
+"""The daemon has the processor first, and so has a deputy during a move; programs that they start do not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print(os.getpriority(os.PRIO_PROCESS, 0), child.stdout)
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
-def test_what_the_daemon_starts_does_not_come_first() -> None:
+def test_programs_started_by_the_daemon_have_no_priority() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST_OF_ALL], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.split() == [str(FIRST), "0"]
 

@@ -17,7 +17,7 @@ import pytest
 from lab import Lab, cgroups
 from node.programs import programs
 from node.programs.child import Child
-from node.programs.forked import PREFIX, TITLE_ROOM
+from node.programs.forked import PREFIX, TITLE_BYTES
 from node.programs.zygote import Zygote
 
 
@@ -40,7 +40,7 @@ async def _run(zygote: Zygote, log: Path, *words: str) -> tuple[int, str]:
     return await _ended(child), log.read_text()
 
 
-async def test_forked_program_writes_to_its_log_and_tells_its_status(tmp_path: Path) -> None:
+async def test_forked_program_writes_to_its_log_and_reports_its_status(tmp_path: Path) -> None:
     zygote = Zygote()
     zygote.start(programs.environment())
     try:
@@ -154,10 +154,10 @@ async def main():
             while True:
                 os.write(writer, bytes(4096))
         except BlockingIOError:
-            os.set_blocking(writer, True)                           # who writes waits, and so is still there to be looked at
+            os.set_blocking(writer, True)                           # the child blocks in a write: its command line can still be read
         child = await zygote.spawn([*forked.PREFIX, "deputy", "--help", "x" * 300], writer, ())
         shown = Path(f"/proc/{child.pid}/cmdline").read_bytes()
-        print(len(shown) >= forked.TITLE_ROOM, Path(f"/proc/{child.pid}/stat").read_text().rsplit(")")[1].split()[1] == str(os.getpid()))
+        print(len(shown) >= forked.TITLE_BYTES, Path(f"/proc/{child.pid}/stat").read_text().rsplit(")")[1].split()[1] == str(os.getpid()))
         os.close(writer)
         os.close(reader)
         child.wait()
@@ -169,8 +169,8 @@ asyncio.run(main())
 """
 
 
-def test_one_that_is_forked_does_what_one_does_that_is_executed(tmp_path: Path) -> None:
-    words = [sys.executable, "-P", "-c", FORKED, str(tmp_path / "log"), " " * TITLE_ROOM]
+def test_a_forked_program_does_the_same_as_an_executed_one(tmp_path: Path) -> None:
+    words = [sys.executable, "-P", "-c", FORKED, str(tmp_path / "log"), " " * TITLE_BYTES]
     environment = {**os.environ, "PYTHONPATH": str(programs.ROOT)}
     done = subprocess.run(words, env=environment, text=True, capture_output=True, timeout=60, check=False, cwd="/")
     assert (done.stdout, done.stderr) == (f"True {os.fsencode(tmp_path / 'log')!r}\nTrue True\n0\nFalse\n", "")
@@ -204,7 +204,7 @@ def memory_of(pid: int) -> bytes:
     return b"".join(found)
 
 
-def test_what_programs_are_forked_from_has_no_secret_of_the_daemon(lab_name: Callable[[], str]) -> None:
+def test_the_process_that_programs_are_forked_from_has_no_secret_of_the_daemon(lab_name: Callable[[], str]) -> None:
     with Lab.up(1, name=lab_name()) as lab:
         root = lab.node("n1").root
         keeper = shown_as(lab, b"farhome: the process that deputies")

@@ -11,7 +11,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.node.nodes import ROOT, Cluster, wait_for
+
+
+@pytest.fixture
+def pair(kept_pair: Cluster) -> Cluster:
+    return kept_pair
 
 
 @contextlib.contextmanager
@@ -24,7 +31,7 @@ def running(*argv: str) -> Iterator[int]:
         child.wait(10)
 
 
-def test_it_moves_as_others_do_and_is_locked_against_automatic_moves(pair: Cluster) -> None:
+def test_an_adopted_process_moves_on_request_and_is_locked_against_automatic_moves(pair: Cluster) -> None:
     with running() as pid:
         assert "is on n2" in pair[1].ok("migrate", str(pid), "n2")
         row = pair[1].process(pid)
@@ -37,7 +44,7 @@ def test_it_moves_as_others_do_and_is_locked_against_automatic_moves(pair: Clust
         assert pair[1].process(pid)["moves"] == 4
 
 
-def test_the_balancer_has_it_when_it_is_told_so(pair: Cluster) -> None:
+def test_the_balancer_takes_a_process_on_request(pair: Cluster) -> None:
     with running() as pid:
         assert "process" in pair[1].ok("migrate", str(pid), "balance")
         assert pair[1].process(pid)["locked"] is False
@@ -61,14 +68,14 @@ def test_a_move_that_is_not_made_takes_nothing(pair: Cluster) -> None:
         pair[1].ok("migrate", str(pid), "n2")
 
 
-def test_asked_not_to_wait_mosps_tells_why_it_did_not_move(pair: Cluster) -> None:
+def test_after_an_async_request_mosps_shows_why_the_process_did_not_move(pair: Cluster) -> None:
     with running() as pid:
         pair[1].behave(deputy="refuse")
         pair[1].ok("migrate", str(pid), "n2", "--async")
         wait_for(lambda: pair[1].process(pid)["why"] == "it holds something that cannot move")
 
 
-def test_its_children_belong_to_it(pair: Cluster) -> None:
+def test_children_of_an_adopted_process_belong_to_it(pair: Cluster) -> None:
     with running("sh", "-c", "sleep 60 & wait") as pid:
         pair[1].ok("migrate", str(pid), "n2")
         pair[1].ok("migrate", str(pid), "home")
@@ -98,7 +105,7 @@ def test_a_daemon_after_this_one_knows_it_and_its_history(pair: Cluster) -> None
         assert pair[1].command("migrate", str(pair[1].programs()[0]), "n2").returncode == 75, "a deputy of the daemon before"
 
 
-def test_what_is_farhomes_own_or_nobodys_is_refused_in_one_sentence(pair: Cluster) -> None:
+def test_farhomes_own_and_absent_processes_are_refused_in_one_sentence(pair: Cluster) -> None:
     with running() as pid:
         pair[1].ok("migrate", str(pid), "n2")
         daemon = pair[1].daemon
@@ -151,7 +158,7 @@ __attribute__((constructor)) static void stop(void) { if (!strcmp(program_invoca
 
 
 def test_a_mosrun_that_is_slow_to_register_is_waited_for_and_not_taken(pair: Cluster, tmp_path: Path) -> None:
-    """Stopped before it could tell of itself for longer than a process counts as having just begun."""
+    """Stops mosrun before it registers, for longer than the time in which a process counts as just begun."""
     library = tmp_path / "stops.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-xc", "-", "-o", library], input=STOPS_MOSRUN.encode(), check=True, timeout=60)
     environment = {**pair[1].environment, "LD_PRELOAD": str(library)}

@@ -1,4 +1,4 @@
-"""Who registers a process is that process: its number alone is nothing, and its user must be the one who has connected."""
+"""Only the process itself can register: its pid alone proves nothing, and its user must be the one that has connected."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ from node.requests.caller import Caller
 from tests.node.nodes import Cluster
 
 REGISTER = {"op": "register", "command": "x", "locked": True}
+
+
+@pytest.fixture
+def pair(kept_pair: Cluster) -> Cluster:
+    return kept_pair
 
 
 def ask(connection: socket.socket, message: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +65,7 @@ def with_number(pid: int) -> subprocess.Popen[bytes]:
     raise TimeoutError(f"number {pid} is not to be had")
 
 
-def test_who_has_its_number_now_is_not_registered(pair: Cluster) -> None:
+def test_a_later_process_with_the_same_pid_is_not_registered(pair: Cluster) -> None:
     pid, connection = connected_by_another(str(pair[1].run / "mosd.sock"))
     ask(connection, {"op": "ps"})  # accepted while it was still to be known, or not: either way it is not this one
     other = with_number(pid)
@@ -74,7 +79,7 @@ def test_who_has_its_number_now_is_not_registered(pair: Cluster) -> None:
         other.wait()
 
 
-def test_who_has_ended_before_it_was_accepted_is_nobody() -> None:
+def test_a_caller_that_ended_before_it_was_accepted_has_no_identity() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0farhome-test-{os.getpid()}")
         listener.listen()
@@ -93,7 +98,7 @@ def test_who_has_ended_before_it_was_accepted_is_nobody() -> None:
             connection.close()
 
 
-def test_without_pidfds_of_peers_the_time_of_its_start_tells() -> None:
+def test_without_peer_pidfds_the_start_time_identifies_a_caller() -> None:
     child = subprocess.Popen(["sleep", "60"])
     stat = read_stat(child.pid)
     assert stat is not None

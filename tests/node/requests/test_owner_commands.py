@@ -1,4 +1,4 @@
-"""What a daemon answers to its owner: about its policy, about him, and what was lent; and who may ask what."""
+"""The daemon's answers to its owner: about the policy, the owner's presence, and lent time; and who may ask which."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.common.errors import FarhomeError
 from node.common import config
 from node.common.paths import Paths
 from node.daemon import Daemon
@@ -19,7 +19,7 @@ from node.owner.ledger import BORROWED, LENT, Reading
 from node.requests.commands import Commands
 from node.requests.control import BadRequest, Client, NotPermitted
 
-SOMEBODY = 65534
+OTHER_USER = 65534
 
 
 def ask(directory: Path, operation: str, uid: int = 0, **request: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def ask(directory: Path, operation: str, uid: int = 0, **request: Any) -> dict[s
         daemon.parts.ledger.book(LENT, [Reading("n2-1", "anna", "n2", 3.5)])
         daemon.parts.ledger.book(BORROWED, [Reading("1-1", "root", "n2", 2.5), Reading("2-1", "anna", "n3", 1.5)])
         daemon.parts.lending.apply_policy()
-        daemon.parts.lending.look()
+        daemon.parts.lending.poll()
         try:
             return await Commands(daemon.parts).handle(Client(os.getpid(), uid, asyncio.Event()), operation, request)
         finally:
@@ -43,12 +43,12 @@ def ask(directory: Path, operation: str, uid: int = 0, **request: Any) -> dict[s
             daemon.parts.ledger.close()
             GuestGroups().remove_all()
 
-    told: dict[str, Any] = msgpack.unpackb(msgpack.packb(asyncio.run(answer())))
-    return told
+    reply: dict[str, Any] = msgpack.unpackb(msgpack.packb(asyncio.run(answer())))
+    return reply
 
 
-def test_the_policy_is_told_to_everybody_and_for_anybody(tmp_path: Path) -> None:
-    general = ask(tmp_path, "policy", SOMEBODY)
+def test_the_policy_is_shown_to_every_user_and_for_every_user(tmp_path: Path) -> None:
+    general = ask(tmp_path, "policy", OTHER_USER)
     assert general["refusal"] == ""
     assert {"enabled", "memory", "lent to", "denied", "class c", "owner", "owner is back"} <= {line["rule"] for line in general["lines"]}
     assert ask(tmp_path, "policy", **{"as": "anna@n2"})["refusal"] == ""
@@ -63,9 +63,9 @@ def test_questions_without_sense_are_refused(tmp_path: Path, wrong: dict[str, An
 
 
 def test_the_owner_says_that_he_is_back_and_only_he(tmp_path: Path) -> None:
-    assert ask(tmp_path, "owner", SOMEBODY)["stage"] == "lending"
+    assert ask(tmp_path, "owner", OTHER_USER)["stage"] == "lending"
     with pytest.raises(NotPermitted):
-        ask(tmp_path, "owner", SOMEBODY, back=True)
+        ask(tmp_path, "owner", OTHER_USER, back=True)
     with pytest.raises(FarhomeError):
         ask(tmp_path, "owner", back="yes")
     assert ask(tmp_path, "owner", back=True)["reason"] == "the owner has the node (mosctl owner back)"
@@ -74,9 +74,9 @@ def test_the_owner_says_that_he_is_back_and_only_he(tmp_path: Path) -> None:
     assert ask(tmp_path, "owner", back=False)["stage"] == "lending"
 
 
-def test_of_what_was_borrowed_a_user_sees_his_own(tmp_path: Path) -> None:
+def test_a_user_sees_only_their_own_borrowed_time(tmp_path: Path) -> None:
     def whose(uid: int) -> set[tuple[str, str]]:
         return {(entry["direction"], entry["user"]) for entry in ask(tmp_path, "ledger", uid)["entries"]}
 
     assert whose(0) == {(LENT, "anna"), (BORROWED, "root"), (BORROWED, "anna")}
-    assert whose(SOMEBODY) == {(LENT, "anna")}
+    assert whose(OTHER_USER) == {(LENT, "anna")}

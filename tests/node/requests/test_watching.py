@@ -1,4 +1,4 @@
-"""The operation `watch`: what a monitor is told, and that of others' processes it is told no more than `mosps -a` tells."""
+"""The operation `watch`: what a monitor receives; of other users' processes it receives no more than `mosps -a` shows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from balancer.decide import Decision
+from balancer.decisions.decide import Decision
+from monitor.drawings.timeline import is_unheard
 from monitor.picture import Listing, Picture, listing_of, picture_of
-from monitor.timeline import is_unheard
 from node.common import process
 from node.common.config import Config, load
 from node.common.paths import Paths
@@ -31,7 +31,7 @@ from node.requests.control import BadRequest, Client
 from node.requests.watching import NoAnswer, Watching
 from tests.node.nodes import Cluster, Node, wait_for
 
-ASK = "import json; from cli.client import Client; print(json.dumps(Client().call('{}'{})))"
+ASK = "import json; from cli.common.client import Client; print(json.dumps(Client().call('{}'{})))"
 OWNER, OTHER = 4001, 4002
 
 
@@ -50,7 +50,7 @@ def watched(node: Node) -> Picture:
 
 @pytest.fixture
 async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
-    """One that does nothing by itself; this very process is a home process of OWNER's that has moved once."""
+    """A daemon that does nothing by itself; this very process is a home process of OWNER's that has moved once."""
     (tmp_path / "node.toml").write_text('name = "n1"\naddress = "127.0.0.1"\nspeed = 1.0\n')
     config: Config = load(tmp_path / "node.toml")
     paths = Paths(run=tmp_path / "run", state=tmp_path / "state", config=tmp_path / "node.toml")
@@ -65,7 +65,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     made.parts.registry.close()
 
 
-async def told_to(daemon: Daemon, user: str, root: bool = False) -> Listing:
+async def peer_listing(daemon: Daemon, user: str, root: bool = False) -> Listing:
     return listing_of({"node": "n1"} | await Watching(daemon.parts).for_peer({"user": user, "root": root}))
 
 
@@ -74,7 +74,7 @@ async def seen_by(daemon: Daemon, uid: int) -> Picture:
 
 
 @pytest.mark.parametrize("uid", [0, OWNER])
-async def test_owner_and_root_see_what_was_decided_and_moved(daemon: Daemon, uid: int) -> None:
+async def test_owner_and_root_see_decisions_and_moves(daemon: Daemon, uid: int) -> None:
     seen = await seen_by(daemon, uid)
     assert [(one.pid, one.decision) for one in seen.processes] == [(os.getpid(), "it is best off here")]
     assert [(one.pid, one.what, one.target) for one in seen.events] == [(os.getpid(), "born", "home"), (os.getpid(), "moved", "n2")]
@@ -86,18 +86,18 @@ async def test_others_see_the_process_but_neither_moves_nor_decisions(daemon: Da
     assert seen.events == ()
 
 
-async def test_user_of_another_node_sees_what_the_user_of_that_name_sees_here(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_user_of_another_node_sees_the_same_as_the_user_of_that_name_here(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     users = {"ann": OWNER, "bob": OTHER}
     monkeypatch.setattr(watching, "_uid_of", users.get)
     for user, root, command, decision in (
         ("ann", False, "x" * 120, "it is best off here"), ("bob", False, "x" * 120, ""), ("eve", False, "", ""),
         ("root", False, "", ""), ("eve", True, "x" * 120, ""), ("root", True, "x" * 120, ""),
     ):  # fmt: skip
-        (seen,) = (await told_to(daemon, user, root)).processes
+        (seen,) = (await peer_listing(daemon, user, root)).processes
         assert (seen.pid, seen.home, seen.command, seen.decision) == (os.getpid(), "n1", command, decision), user
 
 
-async def test_who_asks_for_processes_without_a_name_is_refused(daemon: Daemon) -> None:
+async def test_a_request_for_processes_without_a_name_is_refused(daemon: Daemon) -> None:
     with pytest.raises(ValueError, match="name"):
         await Watching(daemon.parts).for_peer({"root": True})
 
@@ -107,25 +107,25 @@ async def test_processes_of_a_node_that_is_not_known_or_does_not_answer_are_refu
     with pytest.raises(BadRequest, match="no other node n9"):
         await Watching(daemon.parts).of_node(client, {"node": "n9"})
     daemon.parts.cluster.gossip.learn("n9", "127.0.0.1", 1)
-    with pytest.raises(NoAnswer, match="n9 does not tell of its processes"):
+    with pytest.raises(NoAnswer, match="n9 does not report its processes"):
         await Watching(daemon.parts).of_node(client, {"node": "n9"})
 
 
-def test_another_node_tells_of_its_processes_and_guests(pair: Cluster) -> None:
+def test_another_node_lists_its_processes_and_guests(pair: Cluster) -> None:
     own, guest = pair.spawn(pair[2], "sleep", "60"), pair.spawn(pair[1], "sleep", "61")
     pair[1].ok("migrate", str(guest), "n2")
-    told = listing_of(asked(pair[1], "processes", ", node='n2'"))
-    assert [(one.pid, one.home, one.command, one.where) for one in told.processes] == [(own, "n2", "sleep 60", "home")]
-    assert [(one.home, one.pid, one.command) for one in told.guests] == [("n1", guest, "sleep 61")]
+    listing = listing_of(asked(pair[1], "processes", ", node='n2'"))
+    assert [(one.pid, one.home, one.command, one.where) for one in listing.processes] == [(own, "n2", "sleep 60", "home")]
+    assert [(one.home, one.pid, one.command) for one in listing.guests] == [("n1", guest, "sleep 61")]
 
 
 async def test_a_node_that_was_known_and_is_forgotten_is_dead(daemon: Daemon) -> None:
     daemon.parts.cluster.gossip.learn("n7", "10.0.0.7", 7226)
-    daemon.parts.lending.look()
+    daemon.parts.lending.poll()
     assert [(one.name, one.state) for one in (await seen_by(daemon, 0)).nodes] == [("n1", "lends"), ("n7", "dead")]
 
 
-async def test_of_very_many_processes_those_that_are_not_told_of_are_counted(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_processes_left_out_of_a_long_listing_are_counted(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "MOST_PROCESSES", 0)
     seen = await seen_by(daemon, 0)
     assert (seen.processes, seen.unseen) == ((), 1)
@@ -168,7 +168,7 @@ def test_counts_are_by_the_kind_of_move() -> None:
     assert (row["frozen_seconds"], row["moved_bytes"]) == (1.0, 4000)
 
 
-async def test_progress_that_is_told_late_is_not_shown_for_ever(daemon: Daemon) -> None:
+async def test_progress_that_is_reported_late_is_not_shown_for_ever(daemon: Daemon) -> None:
     late = {"sent": 3, "total": 100, "round": 1, "left": 0}
     daemon.parts.mover.progressed(os.getpid(), late)
     assert [one.share for one in (await seen_by(daemon, 0)).processes] == [None]
@@ -189,7 +189,7 @@ async def test_a_child_that_is_born_away_has_its_birth_there(daemon: Daemon) -> 
     assert abs(birth.at - time.time()) < 60
 
 
-async def test_what_has_never_been_away_is_no_event(daemon: Daemon) -> None:
+async def test_the_end_of_a_process_that_was_never_away_is_no_event(daemon: Daemon) -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         stat = process.read_stat(child.pid)
         assert stat is not None
@@ -201,7 +201,7 @@ async def test_what_has_never_been_away_is_no_event(daemon: Daemon) -> None:
     assert child.pid not in {one.pid for one in (await seen_by(daemon, 0)).events}
 
 
-def test_ends_losses_and_dead_nodes_are_told(pair: Cluster) -> None:
+def test_ends_losses_and_dead_nodes_are_reported(pair: Cluster) -> None:
     def happened(pid: int) -> list[tuple[str, str]]:
         return [(event.what, event.target) for event in watched(pair[1]).events if event.pid == pid]
 

@@ -1,6 +1,6 @@
-/* Leases: as long as one is held, nobody can open the file for writing, here or through us, before its peer has been told to forget what it
+/* Leases: as long as one is held, nobody can open the file for writing, here or through us, before its peer has been asked to forget what it
  * remembers of the file; or, while the peer itself has it open for writing, and nobody else has it open, nobody can open it at all. The
- * kernel holds whoever tries up and sends a signal; the lease is given up as soon as the peer has answered, or its memory has run out by
+ * kernel holds anyone who tries up and sends a signal; the lease is given up as soon as the peer has answered, or its memory has run out by
  * itself (MFS_TERM): a dead peer delays nobody for longer. */
 #define _GNU_SOURCE
 #include "mfs/server/coherence/coherence.h"
@@ -24,7 +24,7 @@ struct mfs_lease {
 	uint64_t id, fence;
 	long long until; /* the peer remembers nothing after that, */
 	long long given_up; /* and when it is wanted back, it is not waited for longer than that; ms */
-	bool breaking, told;
+	bool breaking, notified;
 	bool whole; /* a write lease, on the file that the peer has open */
 	struct mfs_lease *next, **from;
 };
@@ -44,7 +44,7 @@ static void release(struct mfs_lease *lease)
 	of_descriptor[lease->fd] = NULL;
 	if (lease->whole)
 		mfs_give_up_lease(lease->fd); /* the file itself stays open */
-	close(lease->fd); /* and whoever waits goes on */
+	close(lease->fd); /* processes that wait go on */
 	mfs_place_give(lease->session->owner, MFS_LEASES, 1);
 	atomic_fetch_sub(&lease->session->counters->leases, 1);
 	free(lease);
@@ -146,7 +146,7 @@ void mfs_leases_settled(struct mfs_session *session)
 	pthread_mutex_lock(&lock);
 	for (struct mfs_lease *lease = all, *next; lease; lease = next) {
 		next = lease->next;
-		if (lease->session == session && lease->told && lease->fence <= session->settled)
+		if (lease->session == session && lease->notified && lease->fence <= session->settled)
 			release(lease);
 	}
 	pthread_mutex_unlock(&lock);
@@ -182,7 +182,7 @@ static void give_back(int fd)
 	lease = of_descriptor[fd];
 	if (lease && lease->session == session && lease->id == id && lease->breaking) {
 		lease->fence = fence;
-		lease->told = true;
+		lease->notified = true;
 		if (fence <= session->settled)
 			release(lease);
 	}

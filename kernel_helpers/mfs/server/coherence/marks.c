@@ -1,4 +1,4 @@
-/* Of which files the kernel tells a session when they change. */
+/* Of which files the kernel notifies a session when they change. */
 #define _GNU_SOURCE
 #include "mfs/server/coherence/coherence.h"
 
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 static const uint64_t itself_changes = FAN_ATTRIB | FAN_MOVE_SELF | FAN_DELETE_SELF | FAN_ONDIR;
-int mfs_arrivals = -1; /* an epoll of what all sessions are told */
+int mfs_arrivals = -1; /* an epoll of the notifications of all sessions */
 
 static int mark(int events, unsigned how, int fd)
 {

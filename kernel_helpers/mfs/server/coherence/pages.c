@@ -1,5 +1,5 @@
 /* Pages of files: a program that has mapped a file sees its node's pages, and nobody asks the server before. So who is open at a peer whose
- * kernel may have pages of it is told when it changes: before the writer goes on, if that is another peer; as soon as fanotify has told us,
+ * kernel may have pages of it is notified when it changes: before the writer goes on, if that is another peer; as soon as fanotify has reported it,
  * if it is a program of this node.
  *
  * Two peers that write to the same file at once do not wait for one another: each kernel has locked the page that it writes, and forgets it
@@ -20,7 +20,7 @@ void mfs_pages_given(struct mfs_session *session, const struct mfs_file *file, b
 {
 	struct mfs_node *node = node_of(&session->table, file->node);
 
-	/* Before it is read: whoever changes it from now on finds that the peer has pages. What is only written is watched if it lasts. */
+	/* Before it is read: a process that changes it from now on finds that the peer has pages. What is only written is watched if it lasts. */
 	node->given++;
 	node->paged = true;
 	if (read && !node->watched)
@@ -60,12 +60,12 @@ void mfs_pages_measured(struct mfs_session *session, uint64_t id, uint64_t size)
 
 enum { HAS_PAGES = 1, HAS_GROWN = 2 };
 
-/* In place of a size: it has been told to look, and will find it; it was waited for until it had. */
+/* In place of a size: it has been asked to look, and will find it; it was waited for until it had. */
 #define TO_LOOK UINT64_MAX
 #define HAS_LOOKED (UINT64_MAX - 1)
 
-/* Under the table's lock. What the peer has to be told of the node, which it has open. Whoever waits until it has obeyed tells it whatever others
- * have told it already, for it need not have heard of that yet; else it is told once of all pages that it has. */
+/* Under the table's lock. What has to be reported to the peer about the node, which it has open. A thread that waits until the peer has obeyed notifies it, although others
+ * may have notified it already, for it need not have heard of that yet; else it is notified once of all pages that it has. */
 static int what_is_old(struct mfs_node *node, bool waits)
 {
 	uint32_t given = node->given;
@@ -74,10 +74,10 @@ static int what_is_old(struct mfs_node *node, bool waits)
 
 	if (node->opened <= 0)
 		return 0;
-	if (has_pages(node) && (waits || node->told != given))
+	if (has_pages(node) && (waits || node->notified != given))
 		old = HAS_PAGES;
 	if (!waits)
-		node->told = given;
+		node->notified = given;
 	if (node->paged && (fstat(node->fd, &stat) || (uint64_t)stat.st_size > node->size || (waits && node->size == TO_LOOK))) {
 		node->size = TO_LOOK;
 		node->looks++;
@@ -86,7 +86,7 @@ static int what_is_old(struct mfs_node *node, bool waits)
 	return old;
 }
 
-static void tell(struct mfs_session *session, uint64_t id, int old, bool obeys_at_once)
+static void notify(struct mfs_session *session, uint64_t id, int old, bool obeys_at_once)
 {
 	struct {
 		struct fuse_out_header header;
@@ -109,21 +109,21 @@ static bool is_of(const struct mfs_table *table, uint32_t index, uint64_t device
 	return table->records[index].device == device && table->records[index].inode == inode;
 }
 
-#define TOLD_MOST 16
+#define NOTIFIED_MOST 16
 
 struct change {
 	const struct mfs_session *by;
 	uint64_t device, inode;
 	bool waits;
-	unsigned count; /* of those that were told */
-	struct told {
+	unsigned count; /* of those that were notified */
+	struct notified {
 		const struct mfs_session *session;
 		uint64_t id;
 		uint32_t given, looks; /* of the node, then */
-	} told[TOLD_MOST]; /* the first of them; the others are told again next time */
+	} notified[NOTIFIED_MOST]; /* the first of them; the others are notified again next time */
 };
 
-/* The next node of the changed file behind `after` of which the peer is to be told something, 0: there is none. */
+/* The next node of the changed file behind `after` about which something is to be reported to the peer, 0: there is none. */
 static uint64_t next_by_inode(struct mfs_session *session, struct change *change, uint32_t after, int *old)
 {
 	struct mfs_table *table = &session->table;
@@ -135,13 +135,13 @@ static uint64_t next_by_inode(struct mfs_session *session, struct change *change
 			found = index;
 	uint64_t id = found ? id_of(table, found) : 0;
 	*old = found ? what_is_old(&table->nodes[found], change->waits) : 0;
-	if (*old && change->count++ < TOLD_MOST)
-		change->told[change->count - 1] = (struct told){session, id, table->nodes[found].given, table->nodes[found].looks};
+	if (*old && change->count++ < NOTIFIED_MOST)
+		change->notified[change->count - 1] = (struct notified){session, id, table->nodes[found].given, table->nodes[found].looks};
 	pthread_mutex_unlock(&table->lock);
 	return id;
 }
 
-/* Both: the number of a node of which the peer is to be told something, 0: there is none any more. */
+/* Both: the number of a node about which something is to be reported to the peer, 0: there is none any more. */
 static uint64_t next_by_handle(struct mfs_table *table, const struct file_handle *handle, int *old)
 {
 	pthread_mutex_lock(&table->lock);
@@ -173,7 +173,7 @@ static void tell_of(struct mfs_session *session, void *argument)
 	if (session == change->by)
 		return;
 	for (uint64_t id = 0; (id = next_by_inode(session, change, (uint32_t)id, &old));)
-		tell(session, id, old, true);
+		notify(session, id, old, true);
 }
 
 /* Whether that peer changes the file as well, and waits. */
@@ -204,15 +204,15 @@ static void note_dropped(struct mfs_session *session, void *argument)
 	const struct change *change = argument;
 
 	pthread_mutex_lock(&session->table.lock);
-	for (unsigned i = 0; i < change->count && i < TOLD_MOST; i++) {
-		const struct told *told = &change->told[i];
-		struct mfs_node *node = node_of(&session->table, told->id);
+	for (unsigned i = 0; i < change->count && i < NOTIFIED_MOST; i++) {
+		const struct notified *one = &change->notified[i];
+		struct mfs_node *node = node_of(&session->table, one->id);
 		unsigned long long to_look = TO_LOOK;
-		if (told->session != session || id_of(&session->table, (uint32_t)told->id) != told->id)
+		if (one->session != session || id_of(&session->table, (uint32_t)one->id) != one->id)
 			continue;
-		if ((int32_t)(told->given - node->dropped) > 0)
-			node->dropped = told->given;
-		if (told->looks == node->looks)
+		if ((int32_t)(one->given - node->dropped) > 0)
+			node->dropped = one->given;
+		if (one->looks == node->looks)
 			atomic_compare_exchange_strong(&node->size, &to_look, HAS_LOOKED);
 	}
 	pthread_mutex_unlock(&session->table.lock);
@@ -248,10 +248,10 @@ void mfs_pages_changed(struct mfs_session *session, const struct file_handle *ha
 	uint32_t index = 0;
 	int old;
 
-	/* Nobody waits for it, so the peer may be asking already: what it is told then would not count if it were to forget first. It looks, and not
+	/* Nobody waits for it, so the peer may be asking already: a report would not count if it were to forget first. It looks, and not
 	 * at once: of two answers that come together Linux takes one, and while it takes old pages away because of that the other uses them. */
 	for (uint64_t id; (id = handle ? next_by_handle(table, handle, &old) : next_of_all(table, &index, &old));)
-		tell(session, id, old, false);
+		notify(session, id, old, false);
 }
 
 void mfs_pages_resume(struct mfs_session *session)
@@ -259,7 +259,7 @@ void mfs_pages_resume(struct mfs_session *session)
 	uint32_t index = 0;
 
 	for (uint64_t id; (id = mfs_handle_next_node(&session->handles, &index));)
-		tell(session, id, HAS_GROWN, false);
+		notify(session, id, HAS_GROWN, false);
 }
 
 /* What was written before it was watched may have been changed by others meanwhile. */
@@ -273,6 +273,6 @@ void mfs_pages_look(struct mfs_session *session)
 			continue;
 		mfs_node_watch(&session->table, node);
 		if (node->watched)
-			tell(session, file->node, HAS_GROWN, false);
+			notify(session, file->node, HAS_GROWN, false);
 	}
 }

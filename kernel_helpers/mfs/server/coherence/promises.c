@@ -1,5 +1,5 @@
-/* What a peer may remember of what it is told: whether nobody else changes it, and whether its changes will be noticed (watch.c,
- * leases.c); and what it is told of beside the answer to its question, since it changes that itself. */
+/* What a peer may remember of its answers: whether nobody else changes it, and whether its changes will be noticed (watch.c,
+ * leases.c); and what is reported to it beside the answer to its question, since it changes that itself. */
 #define _GNU_SOURCE
 #include "mfs/server/coherence/coherence.h"
 
@@ -50,7 +50,7 @@ void mfs_changed_by_peer(struct mfs_node *node)
 		node->changed = time_of_change(&stat);
 }
 
-/* Before the node is looked at: whoever changes it from now on finds that somebody may remember it. */
+/* Before the node is read: a process that changes it from now on finds that a peer may remember it. */
 static bool remember(struct mfs_request *request, struct mfs_node *node)
 {
 	mfs_be_self();

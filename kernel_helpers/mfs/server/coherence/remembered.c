@@ -48,7 +48,7 @@ void mfs_stop_watching(struct mfs_table *table, uint32_t index)
 bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node)
 {
 	if (mfs_node_kind(table, node) != MFS_OWN)
-		return false; /* nor may the kernel be asked to tell of changes, under the lock: it asks that server first */
+		return false; /* nor may the kernel be asked to report changes, under the lock: it asks that server first */
 	pthread_mutex_lock(&table->lock);
 	node->until = mfs_now() + MFS_TERM + MFS_LATE;
 	/* What is marked stays open. */

@@ -1,10 +1,10 @@
 /* Telling peers that names and attributes have changed.
  *
- * A peer's kernel may remember for MFS_TERM what it was told of a directory or file that has been quiet for a while. Whoever changes it then,
+ * A peer's kernel may remember for MFS_TERM what it has learned about a directory or file that has been quiet for a while. Anyone who changes it then,
  * here or through us, is noticed by fanotify: the event is in the queue before the call that made it returns. The peers that may remember
- * are told to forget, and where it matters (mfs_watch_settle) it is waited for until they have.
+ * are asked to forget, and where it matters (mfs_watch_settle) it is waited for until they have.
  *
- * What is told of must not be older than what was said before of the same thing. So a node is marked as remembered before it is looked at;
+ * What is said about must not be older than what was said before of the same thing. So a node is marked as remembered before it is looked at;
  * and a reply that promises anything is sent under the same lock as notifications, and without its promises if there has been one since its
  * request was begun. */
 #define _GNU_SOURCE
@@ -29,7 +29,7 @@ static void has_changed(struct mfs_session *session, const struct file_handle *h
 	if (mask & FAN_MODIFY)
 		mfs_pages_changed(session, handle);
 	if (mask == FAN_MODIFY)
-		return; /* whoever remembers attributes has been told before */
+		return; /* peers that remember attributes have been notified before */
 	while ((id = handle ? mfs_node_remembered(&session->table, handle) : mfs_node_next_remembered(&session->table, &index))) {
 		mfs_forget_node(session, id);
 		found = id;
@@ -58,7 +58,7 @@ static void take_event(struct mfs_session *session, const struct fanotify_event_
 		has_changed(session, NULL, MFS_NAMES_CHANGE | FAN_MODIFY);
 	const struct mfs_session *by = mfs_thread_serves(event->pid);
 	if (by)
-		mask &= ~(uint64_t)FAN_MODIFY; /* by a request, that tells the other peers itself */
+		mask &= ~(uint64_t)FAN_MODIFY; /* by a request, that notifies the other peers itself */
 	if (by == session)
 		return; /* whose kernel knows */
 	while (at + sizeof(struct fanotify_event_info_fid) <= end) {
@@ -76,7 +76,7 @@ static void take_events(struct mfs_session *session, void *except)
 
 	if (session == except || session->table.events < 0)
 		return;
-	pthread_mutex_lock(&session->watching); /* whoever comes second finds that all has been told */
+	pthread_mutex_lock(&session->watching); /* the second thread finds that all has been reported */
 	for (ssize_t count; (count = read(session->table.events, buffer, sizeof buffer)) > 0;) {
 		const struct fanotify_event_metadata *event = (const struct fanotify_event_metadata *)buffer;
 		for (; FAN_EVENT_OK(event, count); event = FAN_EVENT_NEXT(event, count))

@@ -13,13 +13,13 @@
 enum mfs_kind {
 	MFS_OWN,       /* this node's: it notices all changes */
 	MFS_CLOSED,    /* the kernel's own file systems, which are not for peers */
-	MFS_ELSEWHERE, /* some server's: others may change them unnoticed, and who asks for them may wait as long as that server likes */
+	MFS_ELSEWHERE, /* some server's: others may change them unnoticed, and a request for them may wait as long as that server likes */
 };
 
 struct mfs_export {
 	char path[4096];
 	int fd;                  /* O_PATH */
-	dev_t from_device;       /* whoever looks up this directory gets to the export */
+	dev_t from_device;       /* a lookup of this directory leads to the export */
 	ino_t from_inode;
 	bool read_only, whole;   /* whole: it is the root; nothing can be moved out of it */
 	bool hides;              /* there may be something in it that is hidden */

@@ -142,7 +142,7 @@ static uint32_t index_of(struct mfs_handles *handles, uint64_t number)
 }
 
 /* As it was opened by the server before this one. */
-static int open_again(struct mfs_table *table, uint64_t id, int flags)
+static int reopen(struct mfs_table *table, uint64_t id, int flags)
 {
 	struct mfs_node *node = mfs_node_get(table, id);
 	int fd;
@@ -177,7 +177,7 @@ struct mfs_file *mfs_handle_get(struct mfs_handles *handles, struct mfs_table *t
 		return file;
 	if (record.locked)
 		return errno = EIO, NULL; /* its lock went with the server that held it */
-	int fd = open_again(table, record.node, record.flags);
+	int fd = reopen(table, record.node, record.flags);
 	if (fd < 0)
 		return NULL;
 	struct mfs_file *opened = new_file(fd, record.node);

@@ -84,7 +84,7 @@ static bool find_mount(uint64_t id, struct place *shown, char *point)
 	return found;
 }
 
-/* The mount that a descriptor is of, and whether it is the top of that mount; false: the kernel does not tell. */
+/* The mount that a descriptor is of, and whether it is the top of that mount; false: the kernel does not report it. */
 static bool mount_of(int fd, uint64_t *id, bool *is_top)
 {
 	struct statx about;
@@ -104,7 +104,7 @@ static bool is_below(const char *path, const char *above)
 }
 
 /* Where in its file system a descriptor's directory or file is, which has that path here. */
-static bool place_of(int fd, const char *path, struct place *place)
+static bool place_in_file_system(int fd, const char *path, struct place *place)
 {
 	char point[PATH_MAX], above[PATH_MAX];
 	uint64_t id;
@@ -163,7 +163,7 @@ int mfs_hide(const char *path)
 	if (fd >= 0 && !fstat(fd, &stat)) {
 		all[count].device = stat.st_dev;
 		all[count].inode = stat.st_ino;
-		place_of(fd, all[count].path, &all[count].place);
+		place_in_file_system(fd, all[count].path, &all[count].place);
 	}
 	if (fd >= 0)
 		close(fd);
@@ -245,5 +245,5 @@ bool mfs_is_within_hidden(int fd, const char *path)
 	struct stat stat;
 
 	return mfs_is_hidden_path(path) || (!fstat(fd, &stat) && mfs_is_hidden_file(fd, &stat)) ||
-	       (place_of(fd, path, &place) && is_hidden_place(&place));
+	       (place_in_file_system(fd, path, &place) && is_hidden_place(&place));
 }

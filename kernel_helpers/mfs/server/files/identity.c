@@ -1,4 +1,4 @@
-/* Threads of mfs-server act as the user who asks: file-system user, group and groups, and no capability unless it is root.
+/* Threads of mfs-server act as the user of the request: file-system user, group and groups, and no capability unless it is root.
  *
  * Root of a peer is nobody here, unless the owner says otherwise: neither the user, nor group 0, nor the groups that the system has for itself
  * (shadow, disk) count for more than the node's own list of users says.
@@ -27,7 +27,7 @@
 #define GROUPS_MOST 1024
 #define KNOWN 64
 #define NOBODY 65534u
-#define SYSTEM_GROUPS 100 /* groups below are the system's own, the same on all nodes: whoever is in one can do more than other users */
+#define SYSTEM_GROUPS 100 /* groups below are the system's own, the same on all nodes: their members can do more than other users */
 #define TRUSTED 64
 #define GOOD_FOR 10000 /* ms for which a user's groups are not asked again */
 
@@ -91,7 +91,7 @@ int mfs_identity_begin(bool root_counts)
 	if (unshare(CLONE_FS)) /* a umask of its own */
 		return -errno;
 	umask(0);
-	/* Whoever has made this thread may have been acting as somebody. */
+	/* The thread that created this one may have been acting as another user. */
 	if (syscall(SYS_setgroups, 0, none))
 		return -errno;
 	syscall(SYS_setfsuid, 0);

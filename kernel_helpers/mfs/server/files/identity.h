@@ -14,7 +14,7 @@ bool mfs_root_counts(const char *peer);
 bool mfs_squash(bool root_counts, uint32_t *uid, uint32_t *gid);
 int mfs_assume(uint32_t uid, uint32_t gid); /* 0 or -errno: from now on this thread acts as that user */
 void mfs_be_self(void);
-/* The lease on that descriptor, whoever this thread acts as. */
+/* The lease on that descriptor, no matter which user this thread acts as. */
 void mfs_give_up_lease(int fd);
 /* Until mfs_be_self: setuid bits go when files are changed, even if root does it. */
 void mfs_without_fsetid(void);

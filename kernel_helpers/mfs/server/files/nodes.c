@@ -104,7 +104,7 @@ int mfs_table_begin(struct mfs_table *table, struct mfs_peer *peer, const char *
 	table->records[MFS_ROOT] = (struct mfs_record){.lookups = 1};
 	table->nodes[MFS_ROOT].fd = mfs_exports.all[0].fd;
 	mfs_take_handle(&table->records[MFS_ROOT], mfs_exports.all[0].fd);
-	if (table->records[MFS_ROOT].handle_size) /* changes of it are told of; by its inode it is not found */
+	if (table->records[MFS_ROOT].handle_size) /* changes of it are reported; by its inode it is not found */
 		*handle_chain(table, MFS_ROOT) = MFS_ROOT;
 	for (uint32_t index = MFS_ROOT + 1; index < table->used; index++) {
 		table->nodes[index].fd = -1;
@@ -190,7 +190,7 @@ static void give_up(struct mfs_table *table, uint32_t index)
 	mfs_place_give(table->peer, MFS_HELD_FILES, !record->handle_size);
 	table->let_go(table, index);
 	table->nodes[index].until = 0;
-	table->nodes[index].dropped = table->nodes[index].told = table->nodes[index].given;
+	table->nodes[index].dropped = table->nodes[index].notified = table->nodes[index].given;
 	if (table->nodes[index].fd >= 0) {
 		close(table->nodes[index].fd);
 		table->nodes[index].fd = -1;
@@ -246,64 +246,86 @@ static bool is_same(const struct mfs_record *a, const struct mfs_record *b)
 	return a->handle_size == b->handle_size && a->handle_type == b->handle_type && !memcmp(a->handle, b->handle, a->handle_size);
 }
 
+/* The entry of the file that `fd` is open for, 0 if there is none. An entry that had no descriptor has this one then, and *fd is -1. The file's
+ * handle is in `fresh` if it has been asked for. */
+static uint32_t find_entry(struct mfs_table *table, struct mfs_record *fresh, int *fd, bool *has_handle)
+{
+	uint32_t index;
+
+	for (index = table->buckets[mfs_inode_bucket(fresh->device, fresh->inode)]; index; index = table->nodes[index].next) {
+		struct mfs_record *record = &table->records[index];
+		if (record->device != fresh->device || record->inode != fresh->inode || record->export != fresh->export)
+			continue;
+		if (table->nodes[index].fd >= 0)
+			break; /* held open: its number has not gone to another file */
+		if (!*has_handle) {
+			mfs_take_handle(fresh, *fd);
+			*has_handle = true;
+		}
+		if (is_same(record, fresh)) {
+			table->nodes[index].fd = *fd;
+			have_open(table, 1);
+			*fd = -1;
+			break;
+		}
+	}
+	return index;
+}
+
+/* A free index for a file whose handle has been taken; 0: the peer has as many as it may have, or there are no more. */
+static uint32_t take_index(struct mfs_table *table, const struct mfs_record *fresh)
+{
+	uint32_t index = 0;
+
+	if (!mfs_place_take(table->peer, MFS_KNOWN_FILES))
+		return 0;
+	if (!fresh->handle_size && !mfs_place_take(table->peer, MFS_HELD_FILES)) {
+		mfs_place_give(table->peer, MFS_KNOWN_FILES, 1);
+		return 0;
+	}
+	if (table->free) {
+		index = table->free;
+		table->free = table->nodes[index].next;
+	} else if (table->used < MFS_NODES) {
+		table->records[0].lookups = (index = table->used++) + 1;
+	} else {
+		mfs_place_give(table->peer, MFS_KNOWN_FILES, 1);
+		mfs_place_give(table->peer, MFS_HELD_FILES, !fresh->handle_size);
+	}
+	return index;
+}
+
+static void fill_entry(struct mfs_table *table, uint32_t index, struct mfs_record *fresh, int fd)
+{
+	fresh->sequence = table->records[index].sequence;
+	table->records[index] = *fresh;
+	table->nodes[index].fd = fd;
+	table->nodes[index].pins = 0;
+	table->nodes[index].changed = table->nodes[index].foreign = 0;
+	table->nodes[index].recalled = 0;
+	table->nodes[index].writer = 0;
+	have_open(table, 1);
+	link_in(table, index);
+}
+
 uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat, unsigned export, enum mfs_kind kind)
 {
 	struct mfs_record fresh = {.device = stat->st_dev, .inode = stat->st_ino, .export = (uint8_t)export, .kind = (uint8_t)kind};
 	bool has_handle = false;
-	uint32_t index;
 
 	pthread_mutex_lock(&table->lock);
-	for (index = table->buckets[mfs_inode_bucket(fresh.device, fresh.inode)]; index; index = table->nodes[index].next) {
-		struct mfs_record *record = &table->records[index];
-		if (record->device != fresh.device || record->inode != fresh.inode || record->export != export)
-			continue;
-		if (table->nodes[index].fd >= 0)
-			break; /* held open: its number has not gone to another file */
-		if (!has_handle) {
-			mfs_take_handle(&fresh, fd);
-			has_handle = true;
-		}
-		if (is_same(record, &fresh)) {
-			table->nodes[index].fd = fd;
-			have_open(table, 1);
-			fd = -1;
-			break;
-		}
-	}
+	uint32_t index = find_entry(table, &fresh, &fd, &has_handle);
 	if (!index) {
 		if (!has_handle)
 			mfs_take_handle(&fresh, fd);
-		bool may = mfs_place_take(table->peer, MFS_KNOWN_FILES);
-		if (may && !fresh.handle_size && !mfs_place_take(table->peer, MFS_HELD_FILES)) {
-			mfs_place_give(table->peer, MFS_KNOWN_FILES, 1);
-			may = false;
-		}
-		index = may ? table->free : 0;
-		if (!may)
-			; /* as if there were no number left */
-		else if (index)
-			table->free = table->nodes[index].next;
-		else if (table->used < MFS_NODES)
-			table->records[0].lookups = (index = table->used++) + 1;
+		index = take_index(table, &fresh);
 		if (!index) {
-			if (may) {
-				mfs_place_give(table->peer, MFS_KNOWN_FILES, 1);
-				mfs_place_give(table->peer, MFS_HELD_FILES, !fresh.handle_size);
-			}
 			pthread_mutex_unlock(&table->lock);
 			close(fd);
 			return errno = ENFILE, 0;
 		}
-		fresh.sequence = table->records[index].sequence;
-		table->records[index] = fresh;
-		table->nodes[index].fd = fd;
-		table->nodes[index].pins = 0;
-		table->nodes[index].changed = table->nodes[index].foreign = 0;
-		table->nodes[index].recalled = 0;
-		table->nodes[index].writer = 0;
-		have_open(table, 1);
+		fill_entry(table, index, &fresh, fd);
 		fd = -1;
-		link_in(table, index);
 	}
 	table->records[index].lookups++;
 	table->nodes[index].named = stat->st_nlink && export != MFS_DIRECT;

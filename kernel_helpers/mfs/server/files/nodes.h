@@ -20,7 +20,7 @@ _Static_assert(sizeof(struct mfs_record) == 128, "records are 128 bytes");
 
 /* The kernel's handle of what is behind an O_PATH descriptor; without one its size is 0. */
 void mfs_take_handle(struct mfs_record *record, int fd);
-/* An O_PATH descriptor of what has that handle, if it is still there; -1: errno tells. */
+/* An O_PATH descriptor of what has that handle, if it is still there; -1: errno says why. */
 int mfs_open_again(const struct mfs_record *record);
 uint32_t mfs_inode_bucket(uint64_t device, uint64_t inode);
 uint32_t mfs_handle_bucket(int32_t type, const unsigned char *handle, size_t size);

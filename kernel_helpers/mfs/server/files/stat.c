@@ -1,4 +1,4 @@
-/* What peers are told that a file is. */
+/* The attributes of a file, as peers get them. */
 #define _GNU_SOURCE
 #include "mfs/server/files/exports.h"
 #include "mfs/server/files/paths.h"

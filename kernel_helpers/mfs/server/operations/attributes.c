@@ -13,7 +13,7 @@ static long answer(struct mfs_request *request, struct mfs_node *node)
 	struct fuse_attr_out *reply = (struct fuse_attr_out *)request->reply;
 	struct stat stat;
 
-	mfs_pages_measured(request->session, request->in->nodeid, 0); /* whoever makes it larger from now on tells the peer */
+	mfs_pages_measured(request->session, request->in->nodeid, 0); /* a thread that makes it larger from now on notifies the peer */
 	if (fstat(node->fd, &stat))
 		return -errno;
 	memset(reply, 0, sizeof *reply);

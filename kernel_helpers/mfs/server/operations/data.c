@@ -14,8 +14,8 @@
 
 static const int passed_on = O_ACCMODE | O_APPEND | O_TRUNC | O_SYNC | O_DSYNC | O_LARGEFILE;
 
-/* What the peer's kernel is told of a file that it opens, and counts as open from then on. */
-static void tell(struct mfs_table *table, struct fuse_open_out *reply, uint64_t number, uint64_t node, uint32_t flags)
+/* What goes to the peer's kernel about a file that it opens, and counts as open from then on. */
+static void describe_open(struct mfs_table *table, struct fuse_open_out *reply, uint64_t number, uint64_t node, uint32_t flags)
 {
 	bool is_first = mfs_pages_opened(table, node, 1);
 
@@ -63,7 +63,7 @@ long mfs_open(struct mfs_request *request)
 	if (mfs_is_for_writing(asked->flags))
 		mfs_drop_own_lease(request, node, false);
 	/* What the peer does not have open it has found by a name. If it has none any more, word of that is still on its way; but the kernel looks
-	 * the name up anew when it is told that it is stale. */
+	 * the name up anew when it learns that it is stale. */
 	long fd = open_file(node->fd, asked->flags, node->named && node->opened <= 0);
 	uint64_t number = fd < 0 ? 0 : mfs_handle_enter(&session->handles, (int)fd, request->in->nodeid, (int)asked->flags & passed_on);
 	if (!number) {
@@ -72,7 +72,7 @@ long mfs_open(struct mfs_request *request)
 		return reason;
 	}
 	struct fuse_open_out *reply = (struct fuse_open_out *)request->reply;
-	tell(&session->table, reply, number, request->in->nodeid, asked->flags);
+	describe_open(&session->table, reply, number, request->in->nodeid, asked->flags);
 	if (mfs_is_for_writing(asked->flags))
 		node->writer = number;
 	if (asked->flags & O_TRUNC)
@@ -151,7 +151,7 @@ long mfs_create(struct mfs_request *request)
 		mfs_node_forget(&session->table, entry->nodeid, 1);
 		return -ENFILE;
 	}
-	tell(&session->table, (struct fuse_open_out *)(entry + 1), number, entry->nodeid, asked->flags);
+	describe_open(&session->table, (struct fuse_open_out *)(entry + 1), number, entry->nodeid, asked->flags);
 	if (asked->flags & O_TRUNC)
 		mfs_pages_settle(request, entry->nodeid, true);
 	struct mfs_node *node = &session->table.nodes[(uint32_t)entry->nodeid];
@@ -269,7 +269,7 @@ long mfs_release(struct mfs_request *request)
 	return 0;
 }
 
-/* The open file of a request that may take its time; NULL: errno tells. */
+/* The open file of a request that may take its time; NULL: errno says why. */
 static struct mfs_file *slow_file(struct mfs_request *request, uint64_t number)
 {
 	struct mfs_file *file = mfs_handle_get(&request->session->handles, &request->session->table, number);
@@ -393,6 +393,6 @@ long mfs_tmpfile(struct mfs_request *request)
 	uint64_t number = mfs_handle_enter(&session->handles, fd, entry->nodeid, (int)asked->flags & passed_on);
 	if (!number)
 		return -ENFILE;
-	tell(&session->table, (struct fuse_open_out *)(entry + 1), number, entry->nodeid, asked->flags);
+	describe_open(&session->table, (struct fuse_open_out *)(entry + 1), number, entry->nodeid, asked->flags);
 	return sizeof *entry + sizeof(struct fuse_open_out);
 }

@@ -56,7 +56,7 @@ static size_t put_entry(struct mfs_request *request, struct mfs_node *node, cons
 	memset(to, 0, size);
 	if (plus && strcmp(entry->name, ".") && strcmp(entry->name, "..")) {
 		struct mfs_found found = {.below = true};
-		/* If it has gone meanwhile, or may not be looked up, it is told by name alone (its node is 0); so is what is mounted there, for
+		/* If it has gone meanwhile, or may not be looked up, it is reported by name alone (its node is 0); so is what is mounted there, for
 		 * that may hang, and be nobody's concern. */
 		if (!mfs_find(request, node, entry->name, &found))
 			mfs_tell(request, &found, (struct fuse_entry_out *)to);

@@ -117,7 +117,7 @@ static int open_for_locks(int file)
 	return fd >= 0 || errno == ERESTART ? fd : mfs_open_patiently(file, O_RDONLY);
 }
 
-/* That process's, pinned; made if need be. NULL: errno tells. */
+/* That process's, pinned; made if need be. NULL: errno says why. */
 static struct owner *get_owner(struct mfs_locks *locks, uint64_t node, const struct fuse_lk_in *asked, int file)
 {
 	struct owner *found;
@@ -197,7 +197,7 @@ long mfs_getlk(struct mfs_request *request)
 	return sizeof *reply;
 }
 
-/* How many it has, as the kernel tells. */
+/* How many it has, as the kernel reports. */
 static unsigned count_ranges(int fd)
 {
 	char path[64], line[256];

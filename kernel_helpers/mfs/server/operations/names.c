@@ -135,7 +135,7 @@ long mfs_link(struct mfs_request *request)
 	return result;
 }
 
-/* What has that name, as far as that can be told: else of no inode. */
+/* What has that name, as far as that is known: else of no inode. */
 static struct stat look_at(struct mfs_node *parent, const char *name)
 {
 	struct stat found;

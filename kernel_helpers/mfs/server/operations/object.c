@@ -1,4 +1,4 @@
-/* What a request is about: the node that it names, what has a name in it, and what the peer is told of that. */
+/* What a request is about: the node that it names, what has a name in it, and what is reported to the peer about that. */
 #define _GNU_SOURCE
 #include "mfs/server/operations/operations.h"
 
@@ -83,7 +83,7 @@ int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *n
 		request->tells_names = mfs_promise_names(request, parent);
 	}
 	found->names = request->tells_names;
-	int result = mfs_assume(request->in->uid, request->in->gid); /* what was told before may have taken a lease, as ourselves */
+	int result = mfs_assume(request->in->uid, request->in->gid); /* an earlier report may have taken a lease, as ourselves */
 	if (result)
 		return result;
 	for (int tries = 0; tries < TRIES; tries++) {

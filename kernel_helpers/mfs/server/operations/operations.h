@@ -63,9 +63,9 @@ struct mfs_found {
 
 /* What has that name in the directory, sought as the user that this thread is; 0 or -errno. */
 int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *name, struct mfs_found *found);
-/* Makes it known to the peer (takes its fd) and tells it: 0 or -errno. */
+/* Makes it known to the peer (takes its fd) and reports it: 0 or -errno. */
 int mfs_tell(struct mfs_request *request, struct mfs_found *found, struct fuse_entry_out *entry);
-/* The node, pinned, found to be where it was exported, and this thread acting as who asks; NULL: errno tells. writable: it is to be changed.
+/* The node, pinned, found to be where it was exported, and this thread acting as the caller; NULL: errno says why. writable: it is to be changed.
  * A directory is to be one whose contents peers may see. */
 struct mfs_node *mfs_object(struct mfs_request *request, uint64_t id, bool writable);
 struct mfs_node *mfs_directory(struct mfs_request *request, uint64_t id, bool writable);

@@ -1,6 +1,6 @@
 /* What a peer's requests have changed is remembered with its answer, in a mapped file. If the connection is lost, or this server, the peer's
  * kernel asks again, under the same number, whatever has not been answered: what was done is answered from here, what is under way when it is
- * done, what was not begun is done now, and what nobody can tell any more is an error. Nothing is done twice. */
+ * done, what was not begun is done now, and what nobody knows any more is an error. Nothing is done twice. */
 #define _GNU_SOURCE
 #include "mfs/server/serving/serving.h"
 
@@ -104,7 +104,7 @@ bool mfs_ledger_settles(struct mfs_ledger *ledger, struct mfs_request *request)
 			__atomic_store_n(&entry->again, 1, __ATOMIC_SEQ_CST);
 		bool is_known = is_same && __atomic_load_n(&entry->done, __ATOMIC_SEQ_CST);
 		if (!is_known && is_same && entry->begun_by == own_mark())
-			return true; /* whoever does it answers to this number */
+			return true; /* the thread that does it answers to this number */
 		if (is_known)
 			memcpy(request->buffer, entry->reply, entry->size);
 		else

@@ -12,7 +12,7 @@
  *
  * Started by mosd, as root; ends with it (when its standard input does). Complaints go to standard error, a line each. */
 #define _GNU_SOURCE
-#include "mfs/server/lobby.h"
+#include "mfs/server/pending.h"
 #include "mfs/members.h"
 #include "mfs/server/serving/serving.h"
 #include "common/pacing.h"
@@ -21,6 +21,8 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -31,11 +33,14 @@
 
 #define LOOK 250       /* ms */
 #define ACCEPTED 16    /* connections that are taken at once: fewer than one address has places, so that who has come can speak */
+/* Seconds within which the kernel keeps a connection that has said nothing to itself. A caller speaks first; so what is accepted in that time
+ * has spoken, and no crowd of silent connections from a peer's address takes the peer's place before its first byte is read. */
+#define FIRST_BYTE 3
 #define DESCRIPTORS 32768 /* for which there is room from the beginning */
 
 static bool plain; /* it need not be secret */
 
-/* The lobby knows a connection by its descriptor, which must stay that connection's until it has left; or -1. */
+/* The pending connections are known by its descriptor, which must stay that connection's until it has left; or -1. */
 static int dup_of(int fd)
 {
 	return fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -48,21 +53,21 @@ static void *meet(void *argument)
 	struct mfs_hello hello;
 
 	SSL_CTX *context = mfs_members_context();
-	int result = mfs_stream_accept(&stream, context, dup_of(fd), plain, MFS_LOBBY_PATIENCE);
+	int result = mfs_stream_accept(&stream, context, dup_of(fd), plain, MFS_PENDING_PATIENCE);
 	SSL_CTX_free(context);
 	if (result) {
-		mfs_lobby_complain("stranger", fd, "refused: it has no certificate of this cluster that counts");
+		mfs_pending_complain("stranger", fd, "refused: it has no certificate of this cluster that counts");
 	} else {
 		if (mfs_stream_read(&stream, &hello, sizeof hello) || hello.magic != MFS_MAGIC || hello.version != MFS_VERSION ||
 		    (hello.role != MFS_REQUESTS && hello.role != MFS_REPLIES)) {
-			mfs_lobby_complain("protocol", fd, "refused: it speaks another protocol");
+			mfs_pending_complain("protocol", fd, "refused: it speaks another protocol");
 			mfs_stream_close(&stream);
 		} else {
-			mfs_lobby_leave(fd);
+			mfs_pending_remove(fd);
 			mfs_serve(&stream, &hello);
 		}
 	}
-	mfs_lobby_leave(fd);
+	mfs_pending_remove(fd);
 	close(fd);
 	return NULL;
 }
@@ -73,7 +78,7 @@ static void begin_to_meet(int fd)
 	pthread_t thread;
 
 	if (pthread_create(&thread, NULL, meet, (void *)(intptr_t)fd)) {
-		mfs_lobby_leave(fd);
+		mfs_pending_remove(fd);
 		close(fd);
 	} else {
 		pthread_detach(thread);
@@ -83,14 +88,15 @@ static void begin_to_meet(int fd)
 static int listen_at(const char *address, const char *port)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found;
-	int one = 1, fd;
+	int one = 1, first_byte = FIRST_BYTE, fd;
 
 	if (getaddrinfo(address, port, &hints, &found))
 		return errno = EADDRNOTAVAIL, -1;
 	fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	farhome_unpaced(fd);
-	if (fd >= 0 && (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) || bind(fd, found->ai_addr, found->ai_addrlen) ||
-	                listen(fd, 1024))) {
+	if (fd >= 0 && (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) ||
+	                setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &first_byte, sizeof first_byte) ||
+	                bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 1024))) {
 		int reason = errno;
 		close(fd);
 		errno = reason;
@@ -137,20 +143,20 @@ static void begin_process(void)
 
 static void serve_until_the_end(int listener)
 {
-	struct pollfd watched[2 + MFS_LOBBY_PLACES] = {{.fd = listener, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
+	struct pollfd watched[2 + MFS_PENDING_PLACES] = {{.fd = listener, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
 	long long looked = 0;
 
 	for (;;) {
-		unsigned strangers = mfs_lobby_watched(watched + 2);
+		unsigned strangers = mfs_pending_watched(watched + 2);
 		if (poll(watched, 2 + strangers, LOOK) > 0) {
 			if (watched[1].revents)
 				return; /* mosd has ended */
-			mfs_lobby_look(watched + 2, strangers, begin_to_meet);
+			mfs_pending_handle(watched + 2, strangers, begin_to_meet);
 			for (int fd, count = 0;
 			     watched[0].revents && count < ACCEPTED && (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0; count++)
-				mfs_lobby_enter(fd);
+				mfs_pending_add(fd);
 		} else {
-			mfs_lobby_look(watched + 2, strangers, begin_to_meet);
+			mfs_pending_handle(watched + 2, strangers, begin_to_meet);
 		}
 		if (mfs_now() - looked < LOOK / 2)
 			continue; /* strangers do not make the rest go round any faster */
@@ -239,7 +245,7 @@ int main(int argc, char **argv)
 	}
 	mfs_sessions_begin();
 	if ((result = mfs_turns_begin(mfs_session_add_thread)))
-		mfs_log("whoever asks for files that hang holds up others: %s", strerror(-result));
+		mfs_log("a client that asks for files that hang holds up others: %s", strerror(-result));
 	/* Without either, peers remember nothing. */
 	if ((result = mfs_leases_begin()) || (result = mfs_watch_begin()))
 		mfs_log("files are asked for each time: %s", strerror(-result));

@@ -9,7 +9,7 @@
 
 #define QUEUE_MOST (64 << 10) /* bytes on their way to a peer, behind which no promise is sent: it might come late */
 
-/* Something has changed since the request was begun: what it is told holds now, and is not to be remembered. */
+/* Something has changed since the request was begun: the answer holds now, and is not to be remembered. */
 static void take_promises_back(struct mfs_request *request, size_t size)
 {
 	const size_t entry_size = sizeof(struct fuse_entry_out);

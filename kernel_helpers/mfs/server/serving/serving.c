@@ -79,8 +79,8 @@ static int64_t now_ns(void)
 	return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
 
-/* Who asks one thing after the other has sent the next request before this thread would be asleep and awake again: so it looks for it for a
- * moment, and gives way to whoever wants this processor. */
+/* A program that sends one request after the other has sent the next request before this thread would be asleep and awake again: so it looks for it for a
+ * moment, and yields the processor. */
 static void wait_eagerly(struct mfs_session *session)
 {
 	int64_t end = now_ns() + EAGER;
@@ -114,6 +114,12 @@ static long receive(struct mfs_stream *stream, char *frame)
 	return result ? result : size;
 }
 
+static void step_down(struct mfs_request *request)
+{
+	request->leads = false;
+	mfs_turn_give(request->session, request->number);
+}
+
 static void *work(void *argument)
 {
 	struct mfs_session *session = argument;
@@ -142,6 +148,7 @@ static void *work(void *argument)
 			.buffer = buffer,
 			.reply = buffer + HEADROOM,
 			.room = MFS_DATA_MOST,
+			.steps_down = step_down,
 			.leads = true,
 			.number = mfs_turn_work(session),
 			.news = mfs_session_news(session),

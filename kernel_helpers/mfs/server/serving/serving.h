@@ -6,7 +6,7 @@
 
 /* ---- what was done ---- */
 
-struct mfs_ledger *mfs_ledger_begin(const char *path); /* NULL: errno tells */
+struct mfs_ledger *mfs_ledger_begin(const char *path); /* NULL: errno says why */
 void mfs_ledger_end(struct mfs_ledger *ledger);
 /* Whether the request has been answered from what is remembered; else it is being done from now on. */
 bool mfs_ledger_settles(struct mfs_ledger *ledger, struct mfs_request *request);

@@ -25,7 +25,7 @@ void mfs_sessions_each(void (*visit)(struct mfs_session *, void *), void *argume
 
 bool mfs_session_is_unsettled(struct mfs_session *session)
 {
-	return session->settled < session->notified && mfs_now() - session->told < MFS_SETTLES_WITHIN;
+	return session->settled < session->notified && mfs_now() - session->notified_at < MFS_SETTLES_WITHIN;
 }
 
 unsigned long long mfs_session_news(const struct mfs_session *session)

@@ -22,7 +22,7 @@ static void send_notification(struct mfs_session *session, const void *frame, si
 void mfs_notify(struct mfs_session *session, const void *frame, size_t size)
 {
 	/* Counted first: a reply that is being made and sent before it loses its promises. */
-	session->told = mfs_now();
+	session->notified_at = mfs_now();
 	atomic_fetch_add(&session->notified, 1);
 	atomic_fetch_add(&session->counters->invalidations, 1);
 	/* If not, something large is on its way to it; what it remembered has run out by itself. */

@@ -22,7 +22,7 @@ struct mfs_turn {
 	pthread_cond_t is_free;
 	bool taken;
 	atomic_int waiting;
-	/* The number of the request that whoever leads is at, 0: it waits for one. Whoever makes it 0 has the turn, or gives it away. */
+	/* The number of the leader's request; 0 while the leader waits. The thread that sets it to 0 holds the turn, or passes it on. */
 	atomic_ullong at;
 	unsigned long long last;
 	atomic_llong since; /* ms, monotonic */
@@ -45,11 +45,11 @@ struct mfs_session {
 	atomic_ullong sent; /* so many of them have been, or never will be */
 	atomic_ullong dropped; /* what was promised to it, and taken back without a notification */
 	atomic_ullong settled; /* of the notifications, how many the peer's kernel is known to have obeyed */
-	atomic_llong told; /* ms, monotonic: when the last was sent */
+	atomic_llong notified_at; /* ms, monotonic: when the last was sent */
 	pthread_mutex_t settling, watching;
 	pthread_cond_t is_settled;
 	atomic_llong heard; /* ms, monotonic */
-	bool hurries; /* the last request came soon after the one before; of whoever leads */
+	bool hurries; /* the last request came soon after the one before; the leader's */
 	bool root_counts; /* its root is root here, too */
 	pthread_mutex_t ends; /* of `in` and `out` themselves: who shuts them must not find others in their places */
 	bool has_in, has_out, serving;
@@ -70,12 +70,13 @@ struct mfs_request {
 	char *buffer; /* of the reply, with room for its header */
 	char *reply; /* within it, after the header */
 	size_t room; /* for the reply */
+	void (*steps_down)(struct mfs_request *request); /* called once, of the thread that leads: see mfs_step_down */
 	bool leads; /* nobody else takes requests until we step down, or have been at this one for long */
 	unsigned long long number; /* by which it leads */
 	bool alone; /* in a thread of its own: may wait for others */
 	struct mfs_node *told_of; /* a directory that is looked into, and whether its names may be remembered */
 	bool tells_names;
-	bool makes; /* what it tells of is new, and the peer's own */
+	bool makes; /* what it reports about is new, and the peer's own */
 	bool promises; /* the reply says that something may be remembered */
 	bool has_beside;
 	struct mfs_beside beside;
@@ -93,8 +94,14 @@ void mfs_thread_begin(struct mfs_session *session);
 void mfs_thread_end(void);
 struct mfs_session *mfs_thread_serves(int thread); /* NULL: it is none of ours */
 /* Lets another thread take the next request: this one may last. */
-void mfs_step_down(struct mfs_request *request);
-/* 0 or -errno; from then on whoever lasts loses the turn. add_thread: has one more thread take requests, for which there is a place. */
+static inline void mfs_step_down(struct mfs_request *request)
+{
+	if (request->leads)
+		request->steps_down(request);
+}
+
+/* 0 or -errno; from then on a thread whose request takes long loses the turn. add_thread: has one more thread take requests, for which there
+ * is a place. */
 int mfs_turns_begin(void (*add_thread)(struct mfs_session *session));
 extern void (*mfs_add_thread)(struct mfs_session *session); /* set when turns begin */
 void mfs_turn_begin(struct mfs_turn *turn);
@@ -104,7 +111,7 @@ void mfs_turn_end(struct mfs_session *session);
 /* It is nobody's turn until it is ended; false: it is somebody's. */
 bool mfs_turn_hold(struct mfs_session *session);
 void mfs_turn_break(struct mfs_session *session); /* the connection is broken: nobody waits for his turn */
-/* Whoever leads has a request, under that number; is done with it: whether it leads still; or lets another lead, unless one does already. */
+/* The leader has a request, under that number; is done with it: whether it leads still; or lets another lead, unless one does already. */
 unsigned long long mfs_turn_work(struct mfs_session *session);
 bool mfs_turn_goes_on(struct mfs_session *session, unsigned long long number);
 void mfs_turn_give(struct mfs_session *session, unsigned long long number);
@@ -119,9 +126,9 @@ int mfs_send(struct mfs_session *session, const void *frame, size_t size);
 /* Ends its connections; its threads end then. */
 void mfs_session_break(struct mfs_session *session);
 
-/* ---- what the peer is told: notifications.c ---- */
+/* ---- notifications to the peer: notifications.c ---- */
 
-#define MFS_TERM 1000 /* ms for which a peer's kernel may use what it was told, without asking */
+#define MFS_TERM 1000 /* ms for which a peer's kernel may use an answer, without asking */
 #define MFS_MARGIN 300 /* ms more, for which a peer that does not answer is waited for */
 #define MFS_SETTLES_WITHIN (MFS_TERM + MFS_MARGIN)
 
@@ -132,7 +139,7 @@ static inline bool mfs_is_connected(const struct mfs_session *session)
 }
 
 void mfs_notify(struct mfs_session *session, const void *frame, size_t size);
-/* The peer is told to forget attributes and data of a node. */
+/* The peer is asked to forget attributes and data of a node. */
 void mfs_forget_node(struct mfs_session *session, uint64_t id);
 /* Asks the peer to say when it has obeyed all so far; the number of the last, 0: it has. */
 uint64_t mfs_fence(struct mfs_session *session);
@@ -141,11 +148,11 @@ void mfs_fence_wait(struct mfs_session *session, uint64_t number, bool (*gives_u
 
 /* ---- who has a session: list.c ---- */
 
-extern struct mfs_session *mfs_sessions; /* changed under the lock of whoever begins and ends them, and */
+extern struct mfs_session *mfs_sessions; /* changed under the lock of anyone who begins and ends them, and */
 extern pthread_rwlock_t mfs_list_lock;
 void mfs_sessions_each(void (*visit)(struct mfs_session *, void *), void *argument);
 bool mfs_sessions_unsettled(const struct mfs_session *except);
-/* Whether it may still remember what it was told to forget. */
+/* Whether it may still remember what it was asked to forget. */
 bool mfs_session_is_unsettled(struct mfs_session *session);
 /* Grows whenever a reply that is being made must not promise anything any more. */
 unsigned long long mfs_session_news(const struct mfs_session *session);

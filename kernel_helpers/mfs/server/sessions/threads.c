@@ -1,11 +1,12 @@
-/* Which thread serves whom: what a request has changed need not be told to the peer that has made it. */
+/* Which thread serves whom: what a request has changed need not be reported to the peer that has made it. */
 #define _GNU_SOURCE
 #include "mfs/server/sessions/request.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define KNOWN 4096 /* by the lower bits of their numbers; of two that have these in common one is not known, and its peer told too much */
+#define KNOWN \
+	4096 /* by the lower bits of their numbers; of two that have these in common one is not known, and its peer notified too often */
 
 static struct {
 	atomic_int thread;

@@ -1,4 +1,4 @@
-/* Whose turn it is to take a session's requests. Whoever leads does what is quick before it takes the next one; what may last it does after the
+/* Whose turn it is to take a session's requests. The leader does what is quick before it takes the next one; what may last it does after the
  * turn has been given to another. What was to be quick and lasts nevertheless (a disk that is slow, a file system that hangs, as those of other
  * machines do) loses the turn to another thread: nobody waits for files that he does not ask for. */
 #define _GNU_SOURCE
@@ -74,12 +74,4 @@ void mfs_turn_give(struct mfs_session *session, unsigned long long number)
 	mfs_turn_end(session);
 	if (is_alone)
 		mfs_add_thread(session);
-}
-
-void mfs_step_down(struct mfs_request *request)
-{
-	if (!request->leads)
-		return;
-	request->leads = false;
-	mfs_turn_give(request->session, request->number);
 }

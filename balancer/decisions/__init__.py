@@ -1,0 +1,1 @@
+"""What is decided about processes, and by what."""

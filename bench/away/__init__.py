@@ -1,0 +1,1 @@
+"""`away`: what a process pays for being away."""

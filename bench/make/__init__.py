@@ -1,0 +1,1 @@
+"""`make`: a build on several nodes."""
