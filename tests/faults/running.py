@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -156,9 +157,16 @@ def numbers_of(pid: int | str) -> list[str]:
 
 
 def log_lines(cluster: Cluster, node: str, *words: str) -> list[str]:
-    """Returns the lines of the node daemon's log that have all these words."""
+    """Returns the lines of the node daemon's log whose messages have all these words. A word is no part of a longer word or number, and
+    nothing of a line's date counts: pids of a lab are short."""
     log = cluster.place(node).root / "run" / "farhome" / "mosd.log"
-    return [line for line in log.read_text(errors="replace").splitlines() if all(word in line for word in words)]
+    whole = [re.compile(rf"(?<![\w,.]){re.escape(word)}(?!\w)") for word in words]
+    return [line for line in log.read_text(errors="replace").splitlines() if all(word.search(_undated(line)) for word in whole)]
+
+
+def _undated(line: str) -> str:
+    """Returns a line of a log without the date and time at its begin; a line of a traceback has none."""
+    return re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ", "", line)
 
 
 __all__ = ["HOME", "Running", "log_lines"]
