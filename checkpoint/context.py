@@ -12,6 +12,7 @@ from typing import Any
 from checkpoint.directory import Opened
 from checkpoint.errors import BadCheckpoint
 from checkpoint.record import CAPABILITIES, Record, Region
+from engine.context import registers
 from engine.context.capture import limits_in_force
 from engine.context.checked import SIGNALS, BadContext
 from engine.context.context import ADDRESS_NAMES, Context, Identity, MemoryLayout, Rseq, ThreadContext
@@ -36,11 +37,6 @@ _SS_ONSTACK = 1
 _CHUNK = 1 << 20
 _LEGACY = 576
 """Bytes of what XSAVE writes before the first component: x87, SSE, header."""
-_COMPONENTS = (("ymmh_space", 2, "I"), ("bndreg_state", 3, "Q"), ("bndcsr_state", 4, "Q"), ("opmask_reg", 5, "Q"),
-               ("zmm_upper", 6, "Q"), ("hi16_zmm", 7, "Q"), ("pkru", 9, "I"))  # fmt: skip
-"""Of the images: field, bit in XCR0, what it counts in."""
-HELD = 3 | sum(1 << bit for _, bit, _ in _COMPONENTS)
-"""The components that CRIU's images hold."""
 
 
 class Pages:
@@ -282,7 +278,7 @@ def _extended_state(reported: Any) -> bytes:
         used = int(reported.xsave.xstate_bv)
         if used & ~processor.xcr0:
             raise FarhomeError(f"the processor here lacks register sets {used & ~processor.xcr0:#x} that the process uses")
-        for name, bit, kind in _COMPONENTS:
+        for name, bit, kind in registers.COMPONENTS:
             values = getattr(reported.xsave, name)
             values = values if isinstance(values, Sequence) or hasattr(values, "__len__") else [values]
             offset, size = _component(bit)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint import descriptors, facts, prefix
-from checkpoint.context import HELD
 from checkpoint.directory import NewCheckpoint
 from checkpoint.errors import CheckpointRefused
 from checkpoint.record import CAPABILITIES, NAME, OpenFile, Record, Region
@@ -269,10 +268,6 @@ def _why_not_frozen(frozen: Frozen) -> str | None:
         frozen.call(SYS.prctl, PR_GET_CHILD_SUBREAPER, scratch)
         if any(frozen.read(scratch, 4)):
             return "orphans come to it (PR_SET_CHILD_SUBREAPER)"
-    for thread in frozen.threads.values():
-        state = thread.extended_state()
-        if len(state) >= 520 and int.from_bytes(state[512:520], "little") & ~HELD:
-            return "it uses registers of its processor that CRIU's images do not hold"
     return None
 
 

@@ -10,7 +10,7 @@ import socket
 import time
 from typing import Any
 
-from engine.leaving.processor import own_processor
+from engine.leaving.processor import own_processor, why_too_old
 from kernel_helpers.common.errors import FarhomeError
 from node.balancing.balancing import Balancer
 from node.balancing.beginning import Beginnings
@@ -131,6 +131,9 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: node.tasks.spawn(self._reload_by_signal()))
+        too_old = why_too_old(own_processor())
+        if too_old is not None:
+            raise FarhomeError(too_old)
         self._check_alone()
         self.paths.make_run_directories()
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.leaving.processor import own_processor
 from lab import Lab
 from tests import leftovers
 
@@ -18,6 +19,8 @@ HERE = Path(__file__).parent
 ROOMS = ["moves", "faults", "mfs", "attacks", "node", "fuzz", "bench", "balancer", "referee", "engine", "lab", "link", "cli"]
 """Folders of tests in the order in which they run: those of long tests first, so that at the end no worker waits for another's. The tests
 of a folder run one after the other, for a cluster that they share goes down when a worker comes to another folder. All others come last."""
+FEATURES = ("ospke", "user_shstk", "avx2", "avx512f", "amx_tile", "apxf", "fsrm")
+"""Flags of /proc/cpuinfo: tests of what they stand for show something only where they are."""
 
 _numbers = itertools.count(1)
 _before: leftovers.Snapshot | None = None
@@ -33,6 +36,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if _is_controller(config):
         os.environ[leftovers.RUN] = secrets.token_hex(4)
         _before = leftovers.take(os.environ[leftovers.RUN])
+
+
+def pytest_report_header() -> str:
+    """Report what the tests depend on: the processor, the kernel, and the features that not every machine has."""
+    processor = own_processor()
+    features = " ".join(f"{'has' if flag in processor.flags else 'no'} {flag}," for flag in FEATURES).rstrip(",")
+    return f"machine: {processor.vendor}, Linux {os.uname().release}, XCR0 {processor.xcr0:#x} of {processor.xsave} bytes; {features}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

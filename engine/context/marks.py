@@ -12,6 +12,7 @@ import resource
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+from engine.context import registers
 from engine.context.context import Context
 from engine.mappings.address_space import Maps, exceptional
 from engine.mappings.layout import Span, common, merge
@@ -188,7 +189,9 @@ def lock_limit(pid: int, is_hard: bool = False) -> int:
 
 
 def not_in_images(frozen: Frozen, maps: Sequence[Mapping]) -> str | None:
-    """Return which mark of its memory CRIU's images do not hold, or None. Errors: OSError."""
+    """Return which mark of its memory, or use of registers, CRIU's images do not hold, or None. Errors: OSError."""
+    if any(registers.not_held(thread.extended_state()) for thread in frozen.threads.values()):
+        return registers.IN_IMAGES
     if guards(frozen.pid, most=1):
         return IN_IMAGES
     if any(m.is_file and not m.private and alone.may_be(m.path) for m in exceptional(maps)):

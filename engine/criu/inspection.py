@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from engine.context import registers
 from engine.criu import images
 from engine.criu.images import Entry
 from engine.mappings.mappings import HIGHEST_ADDRESS, MAP_SHARED, PAGE, PROT_WRITE
@@ -52,7 +53,11 @@ _REGISTERS = (
     "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di", "orig_ax", "ip", "cs", "flags", "sp",
     "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs",
 )  # fmt: skip
-_XSAVE = {"xstate_bv", "ymmh_space", "bndreg_state", "bndcsr_state", "opmask_reg", "zmm_upper", "hi16_zmm", "pkru"}
+_XSAVE: Rules = {
+    **{name: _ANY for name, _, _ in registers.COMPONENTS},
+    "xstate_bv": lambda value: isinstance(value, int) and not value & ~registers.HELD,
+    "cet": {"cet": _ZERO, "ssp": _ZERO},  # in images of each processor that has it; no process of ours uses a shadow stack
+}
 _MANY = {
     "st_space": (32,), "xmm_space": (64,), "padding": (24,), "ymmh_space": (64,), "bndreg_state": (8,), "bndcsr_state": (2,),
     "opmask_reg": (8,), "zmm_upper": (64,), "hi16_zmm": (128,), "pkru": (1, 2), "tls": (3,), "groups": range(1 << 16),
@@ -66,7 +71,7 @@ _CORE: Rules = {
         "clear_tid_addr": _ANY,
         "gpregs": dict.fromkeys(_REGISTERS, _ANY) | {"mode": _among(1)},
         "fpregs": dict.fromkeys(("cwd", "swd", "twd", "fop", "rip", "rdp", "mxcsr", "mxcsr_mask", "st_space", "xmm_space", "padding"), _ANY)
-        | {"xsave": dict.fromkeys(_XSAVE, _ANY) | {"cet": {"cet": _ZERO, "ssp": _ZERO}}},  # a processor has it, and no process uses it
+        | {"xsave": _XSAVE},
         "tls": dict.fromkeys(_DESCRIPTOR, _ANY),
     },
     "tc": {

@@ -23,6 +23,8 @@ NAMED = 6
 """So many flags that are missing are named."""
 FLAG = re.compile(r"[0-9a-z_.]{1,40}")
 _MOST = 2000
+REQUIRED = ("rdtscp", "sse4_2")
+"""Flags of the instructions that kernel_helpers executes without asking: rdtscp (link/home), crc32 (pages/stream.c)."""
 
 # Flags of /proc/cpuinfo that no program's instructions depend on; whatever is not named here, also what newer kernels report,
 # the target must have. See arch/x86/include/asm/cpufeatures.h.
@@ -99,6 +101,14 @@ def own_processor(cpuinfo: Path = CPUINFO) -> Processor:
     xcr0, size = ctypes.c_uint64(), ctypes.c_uint32()
     library.load().processor_state(ctypes.byref(xcr0), ctypes.byref(size))
     return Processor(vendor, (flags or frozenset()) - IGNORED, xcr0.value, size.value)
+
+
+def why_too_old(processor: Processor) -> str | None:
+    """Return why farhome itself cannot run on this processor, in one sentence, or None."""
+    missing = [flag for flag in REQUIRED if flag not in processor.flags]
+    if not missing:
+        return None
+    return f"this machine's processor lacks {' and '.join(missing)}: farhome needs them (in a virtual machine, choose a newer cpu model)"
 
 
 def why_unfit(node: str, there: Processor, home: Processor) -> str | None:

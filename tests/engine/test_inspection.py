@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.context import registers
 from engine.criu import images, inspection
 from engine.criu.images import Entry
 from kernel_helpers.common.errors import FarhomeError
@@ -235,6 +236,92 @@ def test_a_value_that_no_process_of_ours_has_is_refused(
     with pytest.raises(FarhomeError) as refused:
         inspection.inspect(arrived, pid)
     assert "\n" not in str(refused.value)
+
+
+_XSAVE = "thread_info.fpregs.xsave"
+_LENGTHS = {"ymmh_space": 64, "bndreg_state": 8, "bndcsr_state": 2, "opmask_reg": 8, "zmm_upper": 64, "hi16_zmm": 128, "pkru": 2}
+"""As CRIU writes them (criu/arch/x86/crtools.c, alloc_xsave_extends)."""
+
+
+def _registers(entries: list[Entry]) -> Entry:
+    """Returns the registers that processors differ in, as those of one with none of them beyond SSE."""
+    xsave = entries[0].thread_info.fpregs.xsave
+    xsave.Clear()
+    xsave.xstate_bv = 3
+    return xsave
+
+
+def _with_component(name: str, bit: int) -> Callable[[list[Entry]], object]:
+    def change(entries: list[Entry]) -> None:
+        xsave = _registers(entries)
+        getattr(xsave, name).extend(range(1, _LENGTHS[name] + 1))
+        xsave.xstate_bv |= 1 << bit
+
+    return change
+
+
+def _with_cet(cet: int, ssp: int) -> Callable[[list[Entry]], object]:
+    def change(entries: list[Entry]) -> None:
+        shadow_stack = _registers(entries).cet
+        shadow_stack.cet, shadow_stack.ssp = cet, ssp
+
+    return change
+
+
+def _with_used(bits: int) -> Callable[[list[Entry]], object]:
+    return lambda entries: setattr(_registers(entries), "xstate_bv", bits)
+
+
+def test_components_of_images_are_those_that_criu_writes() -> None:
+    message = images.KINDS["CORE"].DESCRIPTOR
+    for name in _XSAVE.split("."):
+        message = message.fields_by_name[name].message_type
+    assert {field.name for field in message.fields} - {"xstate_bv", "cet"} == {name for name, _, _ in registers.COMPONENTS} == set(_LENGTHS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(_registers, id="none"),
+        pytest.param(_with_cet(0, 0), id="CET that nobody uses"),
+        *(pytest.param(_with_component(name, bit), id=name) for name, bit, _ in registers.COMPONENTS),
+    ],
+)
+def test_registers_of_every_processor_are_taken_as_they_are(arrived: Path, change: Callable[[list[Entry]], object]) -> None:
+    pid = _pid(arrived)
+    _change(arrived, "core-PID.img", "CORE", change)
+    before = images.load(arrived / f"core-{pid}.img", "CORE")[0].thread_info.fpregs
+    inspection.inspect(arrived, pid)
+    assert images.load(arrived / f"core-{pid}.img", "CORE")[0].thread_info.fpregs == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(pytest.param(_with_cet(*values), id=f"CET {values}") for values in ((1, 0), (0, 4096), (2, 0), (3, 4096))),
+        *(pytest.param(_with_used(3 | 1 << bit), id=f"component {bit}") for bit in (8, 10, 11, 12, 14, 17, 18, 19, 62, 63)),
+        *(
+            pytest.param(lambda entries, name=name: getattr(_registers(entries), name).extend([1] * 129), id=f"too long: {name}")
+            for name in _LENGTHS
+        ),
+    ],
+)
+def test_registers_that_images_cannot_hold_are_refused(arrived: Path, change: Callable[[list[Entry]], object]) -> None:
+    _change(arrived, "core-PID.img", "CORE", change)
+    with pytest.raises(FarhomeError) as refused:
+        inspection.inspect(arrived, _pid(arrived))
+    assert "xsave" in str(refused.value)
+
+
+def test_registers_in_use_that_images_do_not_hold_are_found() -> None:
+    """APX, whose registers CRIU leaves out without a word, AMX, and what no processor has yet."""
+    area = bytearray(2440)
+    area[512:520] = registers.HELD.to_bytes(8, "little")
+    assert registers.not_held(bytes(area)) == 0
+    assert registers.not_held(bytes(512)) == 0
+    for bit in (11, 17, 18, 19, 62):
+        area[512:520] = (3 | 1 << bit).to_bytes(8, "little")
+        assert registers.not_held(bytes(area)) == 1 << bit
 
 
 def test_rights_that_it_asks_for_are_not_given(arrived: Path) -> None:

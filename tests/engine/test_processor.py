@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.leaving.processor import IGNORED, Processor, own_processor, why_unfit
+from engine.leaving.processor import IGNORED, Processor, own_processor, why_too_old, why_unfit
 
 OLD = frozenset({"sse2", "avx"})
 NEW = OLD | {"avx2", "fma"}
@@ -30,6 +30,22 @@ def test_the_same_processor_and_one_that_has_more_will_do() -> None:
 )
 def test_a_node_without_a_needed_feature_is_refused_in_one_sentence(changes: dict[str, object], sentence: str) -> None:
     assert why_unfit("n3", replace(HOME, **changes), HOME) == sentence  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("sse2 rdtscp sse4_2", None),
+        ("sse2 sse4_2", "lacks rdtscp:"),
+        ("sse2 rdtscp", "lacks sse4_2:"),
+        ("sse2", "lacks rdtscp and sse4_2:"),
+    ],
+)
+def test_a_processor_on_which_farhome_cannot_run_is_named(flags: str, words: str | None, tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: {flags}\n")
+    found = why_too_old(own_processor(cpuinfo))
+    assert found is None if words is None else found is not None and words in found
 
 
 def test_a_long_list_is_cut() -> None:
