@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 ROOMS = ["moves", "faults", "mfs", "attacks", "node", "fuzz", "bench", "balancer", "referee", "engine", "lab", "link", "cli"]
 """Folders of tests in the order in which they run: those of long tests first, so that at the end no worker waits for another's. The tests
 of a folder run one after the other, for a cluster that they share goes down when a worker comes to another folder. All others come last."""
-FEATURES = ("ospke", "user_shstk", "avx2", "avx512f", "amx_tile", "apxf", "fsrm")
+FEATURES = ("ospke", "user_shstk", "avx2", "avx512f", "amx_tile", "apxf")
 """Flags of /proc/cpuinfo: tests of what they stand for show something only where they are."""
 
 _numbers = itertools.count(1)

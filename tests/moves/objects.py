@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from engine.leaving.processor import own_processor
 from tests.moves.cluster import HOME, Cluster
 from tests.moves.outcome import PATH, first_difference, kill_session
 from tests.moves.storm import BUNDLES
@@ -42,6 +43,9 @@ REFUSALS = {
 """Scenarios that may be kept where they are, and the reason."""
 REFUSALS_WITH_PRIVATE = {"files_of_one_name": "private directories"}
 """Scenarios that may also be kept there in private directories: only CRIU could move them, and it does not carry those along."""
+
+NEEDED = {"protection_keys": "ospke", "avx_registers": "avx", "avx512_registers": "avx512f", "mask_registers": "avx512bw"}
+"""Scenarios that do nothing on a processor without this flag of /proc/cpuinfo."""
 
 OF_A_KIND = {
     "broken_pipe", "full_pipe", "fifo", "select", "poll", "epoll_edge", "epoll_nested_once",  # descriptors
@@ -323,8 +327,16 @@ def one_of_each_kind(*sources: str) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.soak if name in OF_A_KIND else ()) for name in parameters(*sources)]
 
 
+def skip_where_it_is_empty(scenario: str) -> None:
+    """Count a scenario as skipped, with the reason, where it could show nothing."""
+    flag = NEEDED.get(scenario)
+    if flag is not None and flag not in own_processor().flags:
+        pytest.skip(f"this processor has no {flag}")
+
+
 def move_at_every_step(cluster: Cluster, scenario: str, private: bool = False) -> None:
     """Out, on to another node, home, and so on. private: in a directory of its own."""
+    skip_where_it_is_empty(scenario)
     user = user_of(scenario)
     native = run(cluster, scenario, user)
     assert native.status == 0 and native.said.endswith(b"the end\n"), native.said
@@ -337,6 +349,7 @@ def move_at_every_step(cluster: Cluster, scenario: str, private: bool = False) -
 
 def move_once_at_each_step(cluster: Cluster, scenario: str) -> None:
     """For each step, runs it once with a move out exactly there, and once, out from the beginning, with a move home exactly there."""
+    skip_where_it_is_empty(scenario)
     natives = [run(cluster, scenario, ""), run(cluster, scenario, USER)]
     for step in range(max(len(native.states) for native in natives)):
         for target, plan in (("out", {step: ["n2"]}), ("home", {0: ["n2"], step: ["home"] if step else ["n2", "home"]})):

@@ -8,6 +8,7 @@ import pytest
 
 from tests.moves.cluster import Cluster
 from tests.moves.objects import (
+    NEEDED,
     OF_A_KIND,
     REFUSALS,
     SOURCES,
@@ -36,7 +37,7 @@ def test_moved_once_at_each_step(cluster: Cluster, scenario: str) -> None:
 
 def test_there_are_forty_and_more() -> None:
     assert len(ALL) >= 40
-    assert set(ALL) >= {*REFUSALS, *OF_A_KIND}
+    assert set(ALL) >= {*REFUSALS, *OF_A_KIND, *NEEDED}
     for source in SOURCES:
         listed = subprocess.run([built(source), "--list"], capture_output=True, text=True, check=True, timeout=10).stdout.split()
         assert sorted(listed) == sorted(name for name, where in ALL.items() if where == source)
