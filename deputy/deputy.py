@@ -118,7 +118,7 @@ class Deputy:
             process.finish()  # nobody asked for a move
 
     def _look_after(self, away: Away) -> bool:
-        """What the link to the guest has brought, and what it needs. False: it is lost."""
+        """What the link to the guest has brought, and what it needs. False: it is lost, or the stub has ended or executed a program."""
         process, requests = self.process, self._requests
         assert requests is not None
         used, is_little = time.monotonic() - process.used_at, away.stub.memory.is_little
@@ -132,8 +132,14 @@ class Deputy:
         self._mosd.cut(away.link.cut)
         for event in away.link.control_events():
             requests.handle(event)
-        if away.signals.is_asking:
-            away.signals.poll()
+        away.signals.have_heard()
+        # Events were taken, and with them the word that threads wait for signals: those that came since tick() asked are found only here.
+        away.signals.poll()
+        has_changed = process.finished or away.stub.executed is not None
+        if has_changed or away.signals.is_asking:
+            away.link.wake()
+        if has_changed:
+            return False
         requests.poll()
         may_go = self._move is None and not process.follows and self._is_free
         if not away.go_home_reason and away.mappings.is_about_to_be_written():

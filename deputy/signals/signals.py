@@ -73,19 +73,19 @@ class StubSignals:
         self._unborn: set[int] = set()
         self._queues = Queues(stub, self.handle)
         self._ticks = Ticks(stub)
-        self._asking: set[int] = set()
-        """threads (the program's ids) that ask how often a timer has expired"""
+        self._asking, self._heard = set[int](), set[int]()
+        """threads (the program's ids) that ask how often a timer has expired; those before whose question nothing is left unheard"""
         self._cuts = Cuts(stub)
         stub.on_stop = self.handle
 
     def poll(self) -> None:
         """Handles whatever has happened to the stub's threads."""
         self._poll_stops()
-        asking, self._asking = self._asking, set()
+        heard, self._heard = self._heard, set()
         for tid, target in self._stub.link.signallers():
             standing = self._stub.link.standing(tid)
             if standing.number == SYS.timer_getoverrun:
-                self._answer_overruns(tid, int(standing.first), tid in asking)
+                self._answer_overruns(tid, int(standing.first), tid in heard)
                 continue
             if self.holds(standing.number):
                 continue
@@ -102,6 +102,10 @@ class StubSignals:
     def is_asking(self) -> bool:
         """Whether poll() has something to do when all is handled that the guest has said until now."""
         return bool(self._asking)
+
+    def have_heard(self) -> None:
+        """All is handled that the guest had said before the last poll(), which answers next time what was asked then."""
+        self._heard, self._asking = self._asking, set()
 
     def _answer_overruns(self, tid: int, timer: int, has_heard: bool) -> None:
         """How often a timer had expired when the guest took its last tick: home's kernel has given out the next, perhaps. has_heard: of
