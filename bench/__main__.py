@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.common.result import Result
+from bench.short import record, short
 from kernel_helpers.common.errors import FarhomeError
 
 FOLDERS = {
     "link": "calls", "freeze": "moves", "start": "processes", "cpu": "processes", "births": "processes", "many": "processes",
     "mon": "monitor", "owner": "lending", "hostile": "lending", "gossip": "sharing", "balance": "sharing", "mfs": "files",
-    "reads": "files", "away": "away", "make": "make",
+    "reads": "files", "away": "away", "make": "make", "short": "short",
 }  # fmt: skip
 """The folder of each bench; a file there has its name."""
 EXIT_FAILED = 1
@@ -72,8 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("name", choices=FOLDERS, help="what to measure")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--real", action="store_true", help="in a lab of real daemons, where the bench is a simulation otherwise")
+    parser.add_argument("--only", default="", metavar="NAMES", help="of short: these benches alone, with commas between")
+    parser.add_argument("--record", action="store_true", help="of short: write the ratios into bench/record.json")
     try:
         arguments = parser.parse_args(argv)
+        if arguments.name != "short" and (arguments.only or arguments.record):
+            parser.error("--only and --record are options of short")
     except SystemExit as end:
         return EXIT_USAGE if end.code else 0
     name = f"bench.{FOLDERS[arguments.name]}.{arguments.name}{'_real' if arguments.real else ''}"
@@ -88,7 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         with _output_elsewhere():
-            results: list[Result] = module.run()
+            results: list[Result] = module.run(short.chosen(arguments.only)) if arguments.name == "short" else module.run()
+        recorded = record.load()
+        if arguments.record:
+            record.renew(results)
     except FarhomeError as error:
         print(f"bench {arguments.name}: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -96,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = [result.to_json() for result in results]
         print(json.dumps({"bench": arguments.name, "machine": machine(), "results": rows}))
     else:
-        print(_table(results))
+        print(record.table(results, recorded) if arguments.name == "short" else _table(results))
     return 0
 
 

@@ -34,7 +34,7 @@ import mmap
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +51,7 @@ PYTHON = f"{INSIDE}/.venv/bin/python"
 #: Megabytes, pages that the program writes a second (-1: as many as it can), rounds, each of an out, a hop and a way home.
 #: FARHOME_BENCH_ROUNDS sets all of them.
 CASES = ((10, 0, 10), (200, -1, 3), (1024, 0, 10), (1024, 20000, 10), (4096, 0, 3))
+SHORT_CASE = (10, 0, 5)
 CROWDS = (("threads", 1000, 0, 5), ("mappings", 30000, 1, 5))
 """What there is many of, how many, what crowd.c calls it, rounds."""
 PARTS = ("memory", "reads", "crowds", "encrypted", "link")
@@ -300,10 +301,10 @@ def parts() -> list[str]:
     return chosen
 
 
-def of_memory(lab: Lab, program: str) -> list[Result]:
-    """Moves of programs of all sizes. Errors: BenchFailed."""
+def of_memory(lab: Lab, program: str, cases: Iterable[tuple[int, int, int]]) -> list[Result]:
+    """Moves of programs of these sizes. Errors: BenchFailed."""
     results: list[Result] = []
-    for megabytes, rate, count in _cases():
+    for megabytes, rate, count in cases:
         ours, baseline, bare = Ours(), [], Streams()
         for _ in range(count):  # by turns: whatever else the machine does weighs on both
             moves(lab, program, megabytes, rate, ours)
@@ -361,8 +362,17 @@ def run() -> list[Result]:
         with bench_lab(3, cpus=2) as lab:
             plain(lab, program, 1, 0)  # CRIU learns the kernel once, in each node
             moves(lab, program, 1, 0, Ours())
-            results += of_memory(lab, program) if "memory" in chosen else []
+            results += of_memory(lab, program, _cases()) if "memory" in chosen else []
             results += of_reads(lab, program) if "reads" in chosen else []
             results += of_crowds(lab) if "crowds" in chosen else []
     results += encrypted(program) if "encrypted" in chosen else []
     return results + (over_a_link(program) if "link" in chosen else [])
+
+
+def short() -> list[Result]:
+    """Measure moves of the smallest program. Errors: BenchFailed."""
+    program = build("moves/freeze")
+    with bench_lab(3, cpus=2) as lab:
+        plain(lab, program, 1, 0)
+        moves(lab, program, 1, 0, Ours())
+        return of_memory(lab, program, [SHORT_CASE])

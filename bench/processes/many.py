@@ -27,7 +27,7 @@ from bench.common.result import BenchFailed, Result
 if TYPE_CHECKING:
     from lab import Node
 
-PROCESSES = 200
+PROCESSES, SHORT_PROCESSES = 200, 20
 AT_A_TIME = 2
 """Moves; a node takes only so many guests on their way to it."""
 ATTEMPTS = 20
@@ -130,7 +130,7 @@ def _looks() -> int:
     return int((KSM / "full_scans").read_text())
 
 
-def measure(home: Node, away: Node, count: int) -> tuple[list[float], dict[str, tuple[float, float]]]:
+def measure(home: Node, away: Node, count: int, *, with_merging: bool = True) -> tuple[list[float], dict[str, tuple[float, float]]]:
     """MiB of each process while it is native; and how it was measured -> for each, of stubs and deputies, of guests and remotes.
     Errors: BenchFailed."""
     pids = [int(word) for word in checked(home, ["sh", "-c", START, str(count)]).split()]
@@ -140,7 +140,7 @@ def measure(home: Node, away: Node, count: int) -> tuple[list[float], dict[str, 
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         list(pool.map(lambda pid: _move(home, pid), pids))
     found = {"": memory_of(home, away, pids)}
-    if KSM.is_dir():
+    if with_merging and KSM.is_dir():
         with merging():
             found[", merged"] = memory_of(home, away, pids)
     return native, found
@@ -152,6 +152,17 @@ def run() -> list[Result]:
     count = int(chosen) if chosen.isdigit() and int(chosen) > 0 else PROCESSES
     with bench_lab(2) as lab:
         native, found = measure(lab.node("n1"), lab.node("n2"), count)
+    return _results(native, found, count)
+
+
+def short() -> list[Result]:
+    """Measure few processes, whose pages the kernel does not merge. Errors: BenchFailed."""
+    with bench_lab(2) as lab:
+        native, found = measure(lab.node("n1"), lab.node("n2"), SHORT_PROCESSES, with_merging=False)
+    return _results(native, found, SHORT_PROCESSES)
+
+
+def _results(native: list[float], found: dict[str, tuple[float, float]], count: int) -> list[Result]:
     return [
         Result.of(f"{case}, {count} processes{how}", [ours], native, unit="MiB", baseline_name="the process at home")
         for how, (stub, guest) in found.items()
