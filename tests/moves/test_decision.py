@@ -8,7 +8,6 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -93,18 +92,23 @@ class Ready:
             server=SimpleNamespace(descriptors=[]),
             finished=False,
         )
+        self.is_heard = threading.Event()
+        """the first caller is"""
+        self.early: list[Any] = []
+        """connections of the link that came before its message"""
         self._remote.next_caller = lambda *args, **fields: Remote.next_caller(cast(Any, self._remote), *args, **fields)
 
     def next_message(self) -> tuple[str, int]:
         """Returns the first caller's message, and how many connections of the link came before it."""
         connection, role = self._remote.next_caller(10.0)
         assert role == "move"
-        talk, early = Channel(connection), list[Any]()
-        _, message = next_message(cast(Any, self._remote), talk, talk, early.append)
-        for link in early:
+        self.is_heard.set()
+        talk = Channel(connection)
+        _, message = next_message(cast(Any, self._remote), talk, talk, self.early.append)
+        for link in self.early:
             link.close()
         talk.close()
-        return str(message["op"]), len(early)
+        return str(message["op"]), len(self.early)
 
     def decide(self) -> Decision:
         """The first caller's conversation, up to the decision. Errors: as await_decision."""
@@ -211,8 +215,9 @@ def test_a_link_that_is_connected_before_the_process_is_heard_is_kept() -> None:
     with ThreadPoolExecutor(1) as pool:
         heard = pool.submit(ready.next_message)
         talk = Channel(channel.connect(address, "move", SECRET, timeout=10.0))
+        assert ready.is_heard.wait(10)  # home sends the process in that conversation, and connects the link afterwards
         links = [channel.connect(address, "link", SECRET) for _ in range(2)]
-        time.sleep(0.3)  # the connections are authenticated and checked first
+        until("both are kept", lambda: len(ready.early) == 2)
         talk.send("context")
         assert heard.result(10) == ("context", 2)
         for connection in (talk, *links):
