@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 from kernel_helpers.common.library import build_directory
 from lab import cgroups, cluster, knowledge, network, state
+from lab.helpers import starting
 from lab.node import ROOT, Node
 from lab.state import Cut, LabError, LabState, NodeState
 
@@ -159,9 +159,10 @@ class Lab:
         addresses = {name: f"{prefix}.{number}" for number, name in enumerate(speeds, 1)}
         hosts = "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items())
         cgroups.create(self.name, cgroups.HELPERS)
-        switch = self._start_switch(links)
+        held = [str(build_directory() / "delay"), network.DELAY, *(str(round(seconds * 1e9)) for seconds in (links.delay, links.jitter))]
+        switch = starting.start_switch(self.name, held if links.delay else ["sleep", "infinity"])  # it holds packets that are delayed
         current = LabState(self.name, switch, state.start_time(switch) or 0, links.rate, links.delay, links.jitter)
-        starting: dict[str, subprocess.Popen[str]] = {}
+        begun: dict[str, subprocess.Popen[str]] = {}
         for name, address in addresses.items():
             files = directory / name
             files.mkdir(exist_ok=True)
@@ -170,8 +171,8 @@ class Lab:
             seeds = [f"{other}:{PORT}" for other in addresses.values() if other != address]
             (files / "node.toml").write_text(_node_configuration(name, address, seeds, configuration))
             cgroups.create(self.name, name, None if name in processors else cpus * speeds[name], period)
-            starting[name] = self._start_node(name, files, clock.get(name, 0), processors.get(name))
-        for name, process in starting.items():
+            begun[name] = self._start_node(name, files, clock.get(name, 0), processors.get(name))
+        for name, process in begun.items():
             output, errors = process.communicate(timeout=30)
             if process.returncode:
                 raise LabError(f"node {name} does not come up: {' '.join(errors.split()) or 'no reason given'}")
@@ -191,30 +192,6 @@ class Lab:
                 network.receive_on(current.nodes[name].pid, numbers)
         except network.NetworkError as error:
             raise LabError(f"the nodes cannot be connected: {error}") from error
-
-    def _start_switch(self, links: _Links) -> int:
-        """The process id of a process in a new network namespace; it holds the packets there, if they are to be delayed."""
-        held = [str(build_directory() / "delay"), network.DELAY, *(str(round(seconds * 1e9)) for seconds in (links.delay, links.jitter))]
-        pid = int(self._start_helper(["unshare", "--net", *(held if links.delay else ["sleep", "infinity"])]))
-        own = os.readlink("/proc/self/ns/net")
-        deadline = time.monotonic() + 10
-        while os.readlink(f"/proc/{pid}/ns/net") == own:
-            if time.monotonic() > deadline:
-                raise LabError("no new network namespace could be made.")
-            time.sleep(0.001)
-        return pid
-
-    def _start_helper(self, argv: list[str]) -> int:
-        """Start a detached process of the lab itself, which lives until it ends or the lab does; its process id."""
-        script = 'for group; do [ "$group" = -- ] && break; echo 0 > "$group/cgroup.procs"; shift; done; shift\n'
-        script += 'setsid "$@" </dev/null >/dev/null 2>&1 & echo $!'
-        groups = map(str, cgroups.process_directories(self.name, cgroups.HELPERS))
-        result = subprocess.run(
-            ["/bin/sh", "-c", script, "sh", *groups, "--", *argv], capture_output=True, text=True, timeout=20, check=False
-        )
-        if result.returncode:
-            raise LabError(f"a helper of the lab does not start: {' '.join(result.stderr.split())}")
-        return int(result.stdout)
 
     def _start_node(self, name: str, files: Path, clock: int, processors: Set[int] | None) -> subprocess.Popen[str]:
         groups = cgroups.directories(self.name, name)  # the node sees them as the roots of their hierarchies
@@ -269,8 +246,8 @@ class Lab:
         cgroups.kill(self.name)
         if current:
             for one in current.nodes.values():
-                _end(one.name, one.pid, one.start)
-            _end("switch", current.switch, current.switch_start)
+                starting.end(one.name, one.pid, one.start)
+            starting.end("switch", current.switch, current.switch_start)
         cgroups.remove(self.name)
         if keep is not None:
             for entry in keep.iterdir():
@@ -295,7 +272,7 @@ class Lab:
             if unplug:
                 network.unplug(current.switch, name)
             cgroups.kill(self.name, name)
-            _end(name, one.pid, one.start)
+            starting.end(name, one.pid, one.start)
             cgroups.remove(self.name, name)
 
     def cut(self, first: str, second: str, seconds: float | None = None) -> None:
@@ -312,7 +289,7 @@ class Lab:
             current.cuts.append(Cut(ends[0], ends[1], token))
             state.save(current)
         if seconds is not None:
-            self._start_helper([sys.executable, "-I", "-m", "lab.heal", self.name, *ends, token, str(since + seconds)])
+            starting.start(self.name, [sys.executable, "-I", "-m", "lab.helpers.heal", self.name, *ends, token, str(since + seconds)])
 
     def _live_pair(self, first: str, second: str) -> tuple[tuple[int, str], tuple[int, str]]:
         pair = (self.node(first).state, self.node(second).state)
@@ -374,16 +351,6 @@ def _running_on(processors: Set[int] | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def _end(name: str, pid: int, start: int, timeout: float = 10.0) -> None:
-    """Make sure that a node's process 1, and so all of the node, is gone: where there are no cgroups nothing else ends it."""
-    deadline = time.monotonic() + timeout
-    while state.start_time(pid) == start:
-        os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"process 1 of {name} does not die")
-        time.sleep(0.003)
 
 
 def _node_configuration(name: str, address: str, seeds: list[str], more: str) -> str:

@@ -1,4 +1,7 @@
-"""python -m lab.heal LAB FIRST SECOND TOKEN WHEN: the detached helper that ends a cut in time (WHEN: seconds of CLOCK_MONOTONIC)."""
+"""python -m lab.helpers.heal LAB FIRST SECOND TOKEN WHEN: the detached helper that ends a cut in time.
+
+WHEN: seconds of CLOCK_MONOTONIC.
+"""
 
 from __future__ import annotations
 
