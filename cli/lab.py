@@ -145,6 +145,7 @@ def _run(arguments: argparse.Namespace) -> int:
             delay=arguments.delay,
             jitter=arguments.jitter,
             mosd=not arguments.no_mosd,
+            stays=True,
         )
         print(f"lab {lab.name}: {', '.join(node.name for node in lab.nodes())} up")
         return 0

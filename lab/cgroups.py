@@ -19,7 +19,7 @@ from lab.state import start_time
 TOP = "farhome-lab"
 LEAF = "init"
 HELPERS = "helpers"
-CONTROLLERS = ("cpu", "cpuacct", "memory", "pids", "freezer")
+CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer")
 PERIOD = 0.02
 """Seconds, of the cpu quota: short, so that a slow node is slow evenly instead of running and standing still."""
 
@@ -69,6 +69,9 @@ def create(lab: str, group: str, cpus: float | None = None, period: float = PERI
     for one in hierarchies():
         directory = one.path / TOP / lab / group
         directory.mkdir(parents=True, exist_ok=True)
+        if "cpuset" in one.options.split(","):
+            for child in (one.path / TOP, one.path / TOP / lab, directory):
+                _take_processors(child)
         if one.version == 2:
             (directory / LEAF).mkdir(exist_ok=True)
             for parent in (one.path, one.path / TOP, one.path / TOP / lab):
@@ -80,6 +83,13 @@ def create(lab: str, group: str, cpus: float | None = None, period: float = PERI
             elif (directory / "cpu.cfs_quota_us").exists():
                 (directory / "cpu.cfs_period_us").write_text(str(microseconds))
                 (directory / "cpu.cfs_quota_us").write_text(str(quota))
+
+
+def _take_processors(directory: Path) -> None:
+    """Have a new v1 cpuset hold what its parent has: an empty one takes no process."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        if not (directory / name).read_text().strip():
+            (directory / name).write_text((directory.parent / name).read_text())
 
 
 def _pass_controllers_on(directory: Path) -> None:

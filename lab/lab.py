@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from kernel_helpers.common.library import build_directory
-from lab import cgroups, cluster, knowledge, network, state
+from lab import cgroups, cluster, knowledge, limits, network, state
 from lab.helpers import starting
 from lab.node import ROOT, Node
 from lab.state import Cut, LabError, LabState, NodeState
@@ -64,6 +64,7 @@ class Lab:
         processors: Mapping[str, Set[int]] | None = None,
         mosd: bool = True,
         configuration: str = "",
+        stays: bool = False,
     ) -> Lab:
         """Start a lab of ``count`` nodes n1, n2, ….
 
@@ -74,7 +75,8 @@ class Lab:
         as much more or less at most; ``processors``: those of the machine that a node runs on, by node, and
         without a quota: nodes on different ones take nothing from each other, as real machines do not; ``mosd``: make the cluster's
         keys and start the daemons;
-        ``configuration``: TOML text added to every node.toml.
+        ``configuration``: TOML text added to every node.toml; ``stays``: the lab outlives the process that starts it, else it is taken
+        down when that ends, by whatever signal.
         Errors: LabError; nothing is left then.
         """
         lab = cls(name)
@@ -83,15 +85,14 @@ class Lab:
             network.check_delay(delay, jitter)
         except ValueError as error:
             raise LabError(f"{error}.") from error
-        if os.access(ROOT, os.W_OK):
-            for room in ("checkpoint", "cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab", "mfs"):
-                if (ROOT / room).is_dir():
-                    compileall.compile_dir(str(ROOT / room), quiet=2)  # nodes see the clone read-only
+        _compile()
         with state.locked(lab.name, create=True) as directory:
             if state.load(lab.name) is not None and any(one.is_alive() for one in lab.state.nodes.values()):
                 raise LabError(f"lab {name} is up already: 'lab down' ends it.")
             lab._remove(keep=directory)
             try:
+                if not stays:
+                    starting.start_keeper(lab.name)
                 if mosd and cluster.is_available():
                     configuration = cluster.measured_speed(configuration) + configuration
                 links = _Links(network.parse_rate(bandwidth) if bandwidth else None, delay, jitter)
@@ -158,6 +159,7 @@ class Lab:
         prefix = network.subnet(self.name)
         addresses = {name: f"{prefix}.{number}" for number, name in enumerate(speeds, 1)}
         hosts = "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items())
+        limits.raise_them()
         cgroups.create(self.name, cgroups.HELPERS)
         held = [str(build_directory() / "delay"), network.DELAY, *(str(round(seconds * 1e9)) for seconds in (links.delay, links.jitter))]
         switch = starting.start_switch(self.name, held if links.delay else ["sleep", "infinity"])  # it holds packets that are delayed
@@ -224,14 +226,17 @@ class Lab:
         """Return all nodes, the dead ones too."""
         return [Node(self.name, name) for name in self.state.nodes]
 
-    def down(self) -> bool:
-        """End the lab and remove all that is of it, whatever has crashed before. False: there was none.
+    def down(self, keeper: int | None = None) -> bool:
+        """End the lab and remove all that is of it, whatever has crashed before. False: there was none, or it has another keeper than
+        that process.
 
         Errors: TimeoutError, OSError when a process does not die.
         """
         existed = state.directory(self.name).exists() or any(one.exists() for one in cgroups.directories(self.name))
         if existed:
             with state.locked(self.name, create=True):
+                if keeper not in (None, (state.keeper(self.name) or (keeper,))[0]):
+                    return False
                 with contextlib.suppress(LabError):
                     knowledge.keep(node.root for node in self.nodes() if node.is_alive())
                 self._remove()
@@ -244,6 +249,9 @@ class Lab:
         except LabError:
             current = None
         cgroups.kill(self.name)
+        keeper = state.keeper(self.name)
+        if keeper and keeper[0] != os.getpid():
+            starting.end("keeper", *keeper)
         if current:
             for one in current.nodes.values():
                 starting.end(one.name, one.pid, one.start)
@@ -254,10 +262,7 @@ class Lab:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             return
         shutil.rmtree(state.directory(self.name), ignore_errors=True)
-        try:
-            state.DIRECTORY.rmdir()
-        except OSError:
-            pass  # other labs
+        limits.give_them_back()
 
     def kill(self, name: str, *, unplug: bool = True) -> None:
         """The node dies: everything in it at once, without a last word (``unplug=False``: its connections are closed).
@@ -340,6 +345,14 @@ class Lab:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.down()
+
+
+def _compile() -> None:
+    """Compile what nodes run, which see the clone read-only."""
+    if os.access(ROOT, os.W_OK):
+        for room in ("checkpoint", "cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab", "mfs"):
+            if (ROOT / room).is_dir():
+                compileall.compile_dir(str(ROOT / room), quiet=2)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,8 @@ from pathlib import Path
 from kernel_helpers.common.errors import FarhomeError
 
 DIRECTORY = Path("/run/farhome-lab")
+KEEPER = "keeper"
+"""File of a lab: process id and start of its keeper."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
@@ -110,6 +112,15 @@ def save(state: LabState) -> None:
     new.rename(path)
 
 
+def keeper(name: str) -> tuple[int, int] | None:
+    """Return process id and start of the process that takes the lab down when its owner has ended; None: it has none, or not yet."""
+    try:
+        pid, start = (directory(name) / KEEPER).read_text().split()
+        return int(pid), int(start)
+    except (OSError, ValueError):
+        return None
+
+
 def names() -> list[str]:
     """All labs that have left a state."""
     try:
@@ -124,26 +135,36 @@ def locked(name: str, *, create: bool = False) -> Iterator[Path]:
 
     Errors: LabError when there is no such lab or no right.
     """
-    path = directory(name)
+    with locked_directory(directory(name), "" if create else f"lab {name} is not up: 'lab up' starts it.") as held:
+        yield held
+
+
+@contextlib.contextmanager
+def locked_directory(path: Path, missing: str = "") -> Iterator[Path]:
+    """Hold the lock of a directory and yield it; one that is missing is made. Errors: LabError: no right, or ``missing``, if that says
+    something."""
     while True:
         try:
-            if create:
+            if not missing:
                 path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except PermissionError as error:
             raise LabError("a lab needs root.") from error
         except FileNotFoundError as error:
-            if create:
+            if not missing:
                 continue
-            raise LabError(f"lab {name} is not up: 'lab up' starts it.") from error
+            raise LabError(missing) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            try:
-                current = os.stat(path).st_ino
-            except FileNotFoundError:
-                continue  # who held the lock has removed the lab: begin again with a new directory
-            if current == os.fstat(descriptor).st_ino:
+            if _inode(path) == os.fstat(descriptor).st_ino:  # else who held the lock has removed it: begin again with a new directory
                 yield path
                 return
         finally:
             os.close(descriptor)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return None

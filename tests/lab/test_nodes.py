@@ -50,6 +50,45 @@ def test_a_directory_is_private(shared_lab: Lab, directory: str) -> None:
     shared_lab.node("n1").run(f"rmdir {directory}/mark", check=True)
 
 
+ITSELF = """
+import socket
+with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+    with socket.create_connection(server.getsockname()[:2], timeout=10) as client:
+        print(client.getpeername()[0])
+"""
+
+
+def test_a_node_has_the_ipv6_address_of_itself_and_no_other(shared_lab: Lab) -> None:
+    if not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this kernel has no IPv6")
+    node = shared_lab.node("n1")
+    assert node.run(["/usr/bin/python3", "-c", ITSELF], check=True, text=True).stdout == "::1\n"
+    assert node.run(["ip", "-6", "-oneline", "address"], check=True, text=True).stdout.count("inet6") == 1
+
+
+def test_a_node_is_the_root_of_each_hierarchy(shared_lab: Lab) -> None:
+    seen = shared_lab.node("n2").run(["cat", "/proc/self/cgroup"], check=True, text=True).stdout.splitlines()
+    places = {controller: place for _, names, place in (line.split(":", 2) for line in seen) for controller in names.split(",")}
+    there = {name for one in cgroups.hierarchies() for name in one.options.split(",") if name}
+    assert {name: places[name] for name in there} == dict.fromkeys(there, "/")
+    if Path("/sys/fs/cgroup/cpuset").exists():
+        assert "cpuset" in there
+
+
+WATCHES = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+for number in range(200):
+    if libc.fanotify_init(0x200, 0) < 0 or libc.inotify_init() < 0:
+        raise SystemExit(f"{number}: {os.strerror(ctypes.get_errno())}")
+"""
+
+
+def test_nodes_have_as_many_watches_together_as_machines_have(shared_lab: Lab) -> None:
+    """A kernel gives 128 to all that is root's."""
+    assert shared_lab.node("n1").run(["/usr/bin/python3", "-c", WATCHES], text=True).stderr == ""
+
+
 def test_a_node_has_terminals_of_its_own(shared_lab: Lab) -> None:
     program = "import os, pty; a, b = pty.openpty(); print(os.ttyname(b), len(os.listdir('/dev/pts')))"
     assert shared_lab.node("n2").run(["/usr/bin/python3", "-c", program], check=True, text=True).stdout == "/dev/pts/0 2\n"
