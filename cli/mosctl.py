@@ -97,6 +97,9 @@ def _status(options: argparse.Namespace) -> int:
         print(f"datagrams (UDP) do not get through to or from {', '.join(answer['no_datagrams'])}: they are spoken to over TCP")
     balancing = "on" if answer["balance"] else "off"
     print(f"{answer['processes']} processes, {answer['away']} away; {answer['guests']} guests; balancing {balancing}")
+    why = answer["images_fail"]
+    works = "have not been tried here yet" if why is None else f"do not work here: {why}" if why else "work here"
+    print(f"moves by CRIU's images {works}")
     return OK
 
 

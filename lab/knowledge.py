@@ -7,12 +7,12 @@ Real nodes ask once, when their first daemon starts.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from engine.criu import kept
 from kernel_helpers.common.library import build_directory
 
 FILES = "criu"
@@ -20,9 +20,7 @@ FILES = "criu"
 
 
 def _directory() -> Path:
-    """Of this kernel, from its start on, and this CRIU."""
-    reported = Path("/proc/sys/kernel/random/boot_id").read_bytes() + (build_directory() / "criu").read_bytes()
-    return build_directory() / "kernel" / hashlib.sha256(reported).hexdigest()[:16]
+    return build_directory() / "kernel" / kept.subject()
 
 
 def hand_over(files: Path) -> None:
@@ -38,12 +36,9 @@ def keep(roots: Iterable[Path]) -> None:
         known = _directory()
         if known.is_dir():
             return
-
-        from engine.criu.criu import KEPT  # with all that belongs to it, which other labs need not read
-
         for root in roots:
-            found = {path.name: path.read_bytes() for path in (root / KEPT.relative_to("/")).glob("kept-*")}
-            if found:
+            found = {path.name: path.read_bytes() for path in (root / kept.KEPT.relative_to("/")).glob("kept-*")}
+            if kept.TRIAL in found:  # the last that is found out
                 fresh = known.with_name(f".{known.name}.{os.getpid()}")
                 fresh.mkdir(parents=True)
                 for name, data in found.items():

@@ -10,7 +10,6 @@ import re
 import shlex
 import signal
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +17,12 @@ from typing import Protocol
 
 from engine.criu import images, inspection
 from engine.criu.forkcopy import Copy
+from engine.criu.kept import KEPT
 from kernel_helpers.common.errors import FarhomeError, MoveRefused
 from kernel_helpers.common.library import build_directory
 
 CRIU_INSIDE = "/.farhome/criu"
 IMAGES_INSIDE = "/.farhome/images"
-# What CRIU found out about the kernel, by where it looks for it: as root, and as another user (XDG_RUNTIME_DIR).
-KERNEL_DATA = ("run/criu.kdat", "run/farhome/criu/criu.kdat")
-KEPT = Path("/run/farhome/criu")
-"""Where a node keeps that."""
 
 # --shell-job: no terminal is ours to keep. Ghost files are what is mapped but deleted.
 _COMMON = ("--shell-job", "--manage-cgroups=ignore", "--file-validation", "filesize", "-v2")
@@ -85,35 +81,6 @@ def tool() -> Tool:
     paths = [part for word in argv if word.startswith("/") for part in word.split(":")]
     root = os.path.commonpath(paths)
     return Tool(argv, root, tuple(word.replace(root, CRIU_INSIDE) for word in argv))
-
-
-def hand_over_kernel_data(root: Path) -> None:
-    """Gives a new root's /run what earlier CRIUs found out about this kernel: it saves the next one 30 ms. No error."""
-    for number, name in enumerate(KERNEL_DATA):
-        with contextlib.suppress(OSError):
-            data = (KEPT / f"kept-{number}").read_bytes()
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_bytes(data)
-
-
-def keep_kernel_data(root: Path) -> None:
-    """The other direction, after CRIU has run in there. No error."""
-    for number, name in enumerate(KERNEL_DATA):
-        kept = KEPT / f"kept-{number}"
-        with contextlib.suppress(OSError):
-            data = (root / name).read_bytes()
-            if kept.exists() and kept.read_bytes() == data:
-                continue
-            KEPT.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, temporary = tempfile.mkstemp(dir=KEPT)
-            with open(handle, "wb") as file:
-                file.write(data)
-            os.replace(temporary, kept)
-
-
-def knows_kernel() -> bool:
-    """Return whether there is something to hand over."""
-    return (KEPT / "kept-0").exists()
 
 
 def _credentials(pid: int) -> tuple[set[int], set[int]]:

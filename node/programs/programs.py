@@ -76,7 +76,7 @@ async def rehearse(images: Path) -> None:
     try:
         with open(os.memfd_create("rehearsal", os.MFD_CLOEXEC), "rb") as said:
             ended = asyncio.Event()
-            child = await hosts.execute([*PREFIX, "remote.sandbox.rehearsal", str(images)], said.fileno(), (), environment())
+            child = await hosts.execute([*PREFIX, "remote.sandbox.rehearsal", str(images), "trial"], said.fileno(), (), environment())
             child.watch(ended.set)
             await ended.wait()
             said.seek(0)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from engine.criu import kept
 from node.cluster.front.connections import PROTOCOL_VERSION
 from node.guests.guests import EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT
 from node.moves.home_process import HOME
@@ -56,6 +57,7 @@ class Commands:
             "blocked": node.guests.blocked, "lending": refusal is None, "why_not_lending": refusal or "",
             "owner": node.lending.state.stage.value,
             "balance": node.config.balance, "interception": node.config.interception, "engine": node.config.engine,
+            "images_fail": kept.why_images_fail(),
             "peers": sorted(node.cluster.gossip.known.peers()), "connected": sorted(node.peers.connected()),
             "no_datagrams": node.cluster.gossip.membership.deaf(), "dropped_datagrams": dict(node.cluster.gossiping.dropped),
         }  # fmt: skip

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engine.context import altstack
-from engine.criu import criu
+from engine.criu import criu, kept
 from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.common.library import build_directory
 from kernel_helpers.link.ends.kept_files import KeptFiles
@@ -188,7 +188,7 @@ class Sandbox:
         shown = {path: _identity(local) for path, local in files}
         sandbox = cls(key, int(line), holder, numbers, shows, cgroups, clocks, identities, shown)
         if images is not None:
-            criu.hand_over_kernel_data(Path(f"/proc/{sandbox.first}/root"))
+            kept.hand_over_kernel_data(Path(f"/proc/{sandbox.first}/root"))
         return sandbox
 
     def _work(self, *arguments: str, requests: bytes = b"", timeout: float = WORK_TIMEOUT) -> None:
@@ -228,14 +228,14 @@ class Sandbox:
 
     def close_for_criu(self) -> None:
         """What open_for_criu() mounted is gone. Errors: FarhomeError."""
-        criu.keep_kernel_data(Path(f"/proc/{self.first}/root"))
+        kept.keep_kernel_data(Path(f"/proc/{self.first}/root"))
         self._work("unmount", str(self.first), criu.CRIU_INSIDE, criu.IMAGES_INSIDE)
         self.is_open = False
 
     def confine(self) -> None:
         """After the restore: only the mapped files, /proc and an empty /run are left, and the root is read-only.
         Errors: FarhomeError."""
-        criu.keep_kernel_data(Path(f"/proc/{self.first}/root"))
+        kept.keep_kernel_data(Path(f"/proc/{self.first}/root"))
         with self.confining():
             pass
 

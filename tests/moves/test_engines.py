@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.running import Running
 from tests.moves import test_exec
-from tests.moves.cluster import Cluster
+from tests.moves.cluster import Cluster, until
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
 
@@ -62,6 +62,14 @@ def test_a_program_whose_file_is_gone_leaves_by_criu(cluster: Cluster) -> None:
             assert move.done and move.engine == engine, str(move)
             counter.works()
         assert counter.end().endswith("status 0\n")
+
+
+def test_status_says_whether_moves_by_images_work(cluster: Cluster) -> None:
+    def said() -> str:
+        return str(cluster.place("n2").run("mosctl", "status").stdout)
+
+    until("it has been tried", lambda: "not been tried" not in said(), seconds=60, every=0.5)
+    assert said().splitlines()[-1] == "moves by CRIU's images work here"
 
 
 def test_the_engine_of_one_move_can_be_chosen(cluster: Cluster) -> None:
