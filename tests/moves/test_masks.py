@@ -47,6 +47,19 @@ def test_a_call_that_does_not_wait_finds_pending_signals_during_moves(cluster: C
         assert done > moves // 2
 
 
+@pytest.mark.parametrize("how", ["kill", "queue", "timer"])
+@pytest.mark.parametrize("runs", [1, pytest.param(33, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+def test_a_signal_for_the_process_comes_to_another_thread_during_moves(cluster: Cluster, how: str, runs: int) -> None:
+    for _ in range(runs):
+        with Running(cluster, "another", how) as another:
+            for target in itertools.islice(itertools.cycle(["n2", "n3", HOME]), 12):
+                if another.process.poll() is not None:
+                    break
+                another.move(target)
+            assert enough(another) == "status 0\n"
+            assert another.lines()
+
+
 def enough(masked: Running) -> str:
     """Ends it. Returns what it has said."""
     (masked.directory / "enough").touch()

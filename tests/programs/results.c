@@ -278,17 +278,15 @@ static int writes_at_the_end(void)
 	return last && last->size >= 8 && memchr(last->changed + last->size - 8, 1, 8);
 }
 
-/* A child to wait for: no byte of its pid, which is written where pieces overlap, is what was there before. */
-static void have_a_child_that_ends(void)
+/* A child to wait for. */
+static void have_a_child_that_has_ended(void)
 {
-	for (;;) {
-		pid_t child = fork();
-		if (!child)
-			_exit(3);
-		if (!memchr(&child, 0xa5, sizeof child))
-			return;
-		waitpid(child, NULL, 0);
-	}
+	siginfo_t ended;
+	pid_t child = fork();
+
+	if (!child)
+		_exit(3);
+	waitid(P_PID, child, &ended, WEXITED | WNOWAIT);
 }
 
 static void in_a_child(const char *line, enum manner how, int silent)
@@ -300,12 +298,13 @@ static void in_a_child(const char *line, enum manner how, int silent)
 		char copy[1024];
 		manner = how;
 		alarm(20);
-		have_a_child_that_ends();
-		siginfo_t ended;
-		waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT);
+		/* Twice, each time on other bytes: one that is written may be what was there before. */
+		have_a_child_that_has_ended();
 		make(strcpy(copy, line), 0xa5, report);
-		if (manner != OVERLAPPING)
-			make(strcpy(copy, line), 0x5a, report);
+		while (waitpid(-1, NULL, 0) > 0)
+			; /* whom the call has not waited for */
+		have_a_child_that_has_ended();
+		make(strcpy(copy, line), 0x5a, report);
 		if (!silent)
 			printf("%.*s %s: %s", (int)strcspn(line, " "), line, names[how], report);
 		fflush(stdout);
