@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import gc
 import importlib
 import logging
@@ -21,6 +22,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import msgpack
 
@@ -112,7 +114,8 @@ def show(argv: Sequence[str]) -> None:
 
 def _place(received: Sequence[int], numbers: Sequence[int]) -> None:
     """Makes the received descriptors standard output and error and those numbers, and closes all others but 0."""
-    high = [os.dup2(fd, 4000 + index, inheritable=False) for index, fd in enumerate(received)]
+    beyond = max(2, *numbers, *received) + 1  # out of the way of all of them, and no higher: the limit of descriptors may be low
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, beyond) for fd in received]
     for fd, number in zip([high[0], *high], [1, 2, *numbers], strict=True):
         os.dup2(fd, number)
     kept = {0, 1, 2, *numbers}
@@ -120,6 +123,19 @@ def _place(received: Sequence[int], numbers: Sequence[int]) -> None:
         if int(name) not in kept:
             with contextlib.suppress(OSError):
                 os.close(int(name))
+
+
+def _live_and_end(argv: Sequence[str], received: Sequence[int], numbers: Sequence[int]) -> NoReturn:
+    """The child's life and end. Whatever fails, it never goes on as the process that it was forked from, on whose connection it would
+    answer."""
+    status = 1
+    try:
+        status = _become(argv, received, numbers)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
 
 
 def _become(argv: Sequence[str], received: Sequence[int], numbers: Sequence[int]) -> int:
@@ -186,7 +202,7 @@ def serve(connection: socket.socket) -> None:
             argv, numbers = request["argv"], request["numbers"]
             pid = _fork_to_parent()
             if pid == 0:
-                os._exit(_become(argv, received, numbers))
+                _live_and_end(argv, received, numbers)
         except OSError as error:
             pid = -(error.errno or errno.EIO)
         finally:

@@ -29,7 +29,7 @@ from node.programs.zygote import Zygote
 from wire import steps
 from wire.frames import Message, WireError, encode
 
-APPEAR_TIMEOUT = 15.0
+APPEAR_TIMEOUT = 40.0
 """Seconds within which a started program must have its socket."""
 APPEAR_POLL = 0.01
 KEPT_LOGS = 100

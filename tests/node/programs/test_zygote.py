@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,36 @@ async def test_forked_program_writes_to_its_log_and_reports_its_status(tmp_path:
         assert "usage: remote" in said
         assert "Traceback" not in said
     finally:
+        zygote.close()
+
+
+@contextlib.contextmanager
+def _few_descriptors(most: int) -> Iterator[None]:
+    """What is forked meanwhile may have no more; 1,024 is what a shell gives."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_a_low_limit_of_descriptors_is_enough_and_a_child_that_cannot_begin_ends(tmp_path: Path) -> None:
+    zygote = Zygote()
+    with _few_descriptors(256):
+        zygote.start(programs.environment())
+    beyond = fcntl.fcntl(os.memfd_create("a descriptor"), fcntl.F_DUPFD_CLOEXEC, 300)
+    try:
+        await _ready(zygote)
+        for _ in range(3):
+            status, said = await _run(zygote, tmp_path / "log", "deputy", "--help")
+            assert (status, said.split(maxsplit=2)[:2]) == (0, ["usage:", "deputy"])
+            with (tmp_path / "log").open("wb") as output:
+                child = await zygote.spawn([*PREFIX, "deputy", "--help"], output.fileno(), (beyond,))
+            assert child is not None
+            assert await _ended(child) == 1
+    finally:
+        os.close(beyond)
         zygote.close()
 
 
