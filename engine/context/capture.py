@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as Dictionary
 from contextlib import contextmanager, suppress
 
-from engine.context import altstack, identities
+from engine.context import altstack, identities, keys
 from engine.context.checked import ACTION_BYTES, SIGINFO_BYTES, SIGNALS
 from engine.context.confinement import chain
 from engine.context.context import Context, Identity, MemoryLayout, Rseq, ThreadContext, made
@@ -85,6 +85,8 @@ def capture(
     with scratch_page(frozen, size=2 * PAGE) as scratch:
         actions = _signal_actions(frozen, scratch) if has_run else _first_actions(frozen.pid)
         brk = frozen.call(SYS.brk, 0)
+        taken = [*Maps.of(maps).spans, (scratch, scratch + 2 * PAGE)]
+        allocated, keyed = keys.of(frozen, taken, scratch) if has_run else (0, ())
     threads = _threads(frozen, regs_carried, beneath)
     return Context(
         pid=inner_tid(frozen.pid, frozen.pid),
@@ -99,6 +101,8 @@ def capture(
         guards=guards_of(frozen.pid, maps),
         future_locks=future_locks(frozen, maps),
         objects=shared,
+        keys=allocated,
+        keyed=keyed,
     )
 
 

@@ -25,6 +25,9 @@ _FLAGS_MOST = 256
 _PATHS = range(8192)
 _T = TypeVar("_T")
 
+Keyed = tuple[int, int, int]
+"""Start, end, protection key of memory."""
+
 
 class BadContext(FarhomeError):
     """A context from outside that is not one."""
@@ -175,6 +178,25 @@ def guards(value: Any) -> tuple[tuple[int, int], ...]:
     if any(before[1] > after[0] for before, after in itertools.pairwise(guards)):
         raise BadContext("guards overlap or are out of order")
     return guards
+
+
+def protection(value: Any) -> tuple[int, tuple[Keyed, ...]]:
+    """Return the protection keys that are allocated, one bit each, and the memory that has one, in order and apart. Errors: BadContext."""
+    keys, memory = row(value, 2, "protection keys")
+    if number(keys, 0, 0xFFFE, "protection keys") & 1:
+        raise BadContext("protection key 0 is everybody's")
+
+    def one(item: Any) -> Keyed:
+        start, end, key = row(item, 3, "memory with a protection key")
+        start, end = address(start, "its edge"), address(end, "its edge")
+        if (start | end) % PAGE or start >= end or not keys >> number(key, 1, 15, "protection key") & 1:
+            raise BadContext(f"protection key {key} of {start:x}-{end:x}")
+        return start, end, key
+
+    found = each(memory, _MAPS_MOST, one, "memory with protection keys")
+    if any(before[1] > after[0] for before, after in itertools.pairwise(found)):
+        raise BadContext("memory with protection keys overlaps or is out of order")
+    return keys, found
 
 
 def actions(value: Any) -> dict[int, bytes]:

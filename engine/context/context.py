@@ -15,7 +15,7 @@ from engine.mappings.address_space import Maps
 from engine.mappings.mappings import PAGE, Mapping
 from engine.memory.alone import SharedObject
 
-VERSION = 6
+VERSION = 7
 REGISTERS_BYTES = 27 * 8
 EXTENDED_STATE_MOST = 65536
 WIRE_MOST = 64 << 20
@@ -125,7 +125,7 @@ class Context:
     (32 bytes); pending: siginfo_t of each signal that waits for the process, in order; kernel_code: SHA-256 of the vdso
     that it ran with, empty if none; barriers: the commands of membarrier(2) by which it has registered, one bit each; guards: where its
     memory has some; future_locks: how what it maps later is locked (both: marks.py); objects: what it alone has mapped shared, by
-    address (engine/memory/alone.py).
+    address (engine/memory/alone.py); keys: protection keys that are allocated, one bit each; keyed: memory that has one.
     """
 
     pid: int
@@ -140,6 +140,8 @@ class Context:
     guards: tuple[tuple[int, int], ...] = ()
     future_locks: int = 0
     objects: tuple[SharedObject, ...] = ()
+    keys: int = 0
+    keyed: tuple[checked.Keyed, ...] = ()
 
     def to_wire(self) -> bytes:
         """One msgpack object; from_wire takes it. Each filter is there once."""
@@ -172,6 +174,7 @@ class Context:
                     self.barriers,
                     self.guards,
                     self.future_locks,
+                    [self.keys, self.keyed],
                     [[_text(one.name), _text(one.label), one.size, one.at] for one in self.objects],
                     list(filters),
                 ]
@@ -190,8 +193,9 @@ class Context:
         version, *rest = checked.row(unpacked, None, "context")
         if version != VERSION:
             raise BadContext(f"version {reprlib.repr(version)}, not {VERSION}")
-        *rest, objects, programs = checked.row(rest, 13, "context")
-        pid, maps, memory, identity, actions, threads, pending, kernel_code, barriers, guards, locks = rest
+        *rest, objects, programs = checked.row(rest, 14, "context")
+        pid, maps, memory, identity, actions, threads, pending, kernel_code, barriers, guards, locks, protection = rest
+        keys, keyed = checked.protection(protection)
         return cls(
             pid=checked.number(pid, 1, 1 << 22, "pid"),
             maps=checked.maps(maps),
@@ -205,6 +209,8 @@ class Context:
             guards=checked.guards(guards),
             future_locks=checked.number(locks, 0, 6, "locks"),
             objects=checked.objects(objects),
+            keys=keys,
+            keyed=keyed,
         )
 
 

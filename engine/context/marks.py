@@ -12,7 +12,7 @@ import resource
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from engine.context import registers
+from engine.context import keys, registers
 from engine.context.context import Context
 from engine.mappings.address_space import Maps, exceptional
 from engine.mappings.layout import Span, common, merge
@@ -196,4 +196,7 @@ def not_in_images(frozen: Frozen, maps: Sequence[Mapping]) -> str | None:
         return IN_IMAGES
     if any(m.is_file and not m.private and alone.may_be(m.path) for m in exceptional(maps)):
         return alone.IN_IMAGES
+    with frozen.scratch(keys.ROOM) as room:
+        if keys.allocated(frozen, Maps.of(maps).spans, room):
+            return keys.IN_IMAGES
     return FUTURE_IN_IMAGES if future_locks(frozen, maps) else None

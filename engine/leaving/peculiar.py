@@ -11,7 +11,6 @@ from engine.calls import rests, standstill
 from engine.calls.finishing import Rests
 from engine.calls.restarts import shorten, timed_waits, waiting_places
 from engine.context import confinement
-from engine.leaving import protection_keys
 from kernel_helpers.calls.settings import Setting, settings
 from kernel_helpers.inspection import tasks
 from kernel_helpers.pages.tables import vmas
@@ -53,8 +52,6 @@ def by_asking(frozen: Frozen, with_timers: bool = True) -> str | None:
     reason = confinement.obstacle(frozen)
     if reason is not None:
         return reason
-    if protection_keys.are_allocated(frozen):
-        return _words("pkey_alloc")
     rows = [row for row in settings() if row.fate == "stays" and row.read.startswith("call ")]
     timers = (ITIMER_VIRTUAL, ITIMER_PROF) if with_timers else ()
     with frozen.scratch(_SLOT * (len(rows) + len(timers)) * 2) as address:

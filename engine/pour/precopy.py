@@ -373,6 +373,6 @@ def send_context(
     channel.send_block(context.to_wire())
     shared = alone.send(frozen.pid, context.maps, context.objects, channel.connection, timeout).bytes if context.objects else 0
     if ahead is None:
-        with splicer(frozen) if splices(channel.connection) else nullcontext() as by_itself:
+        with splicer(frozen) if splices(channel.connection) and not context.keys else nullcontext() as by_itself:
             return shared + send_pages(frozen.pid, context.maps, channel.connection, timeout, by_itself).bytes
     return shared + ahead.progress.sent + ahead.send_rest(context.maps, kept, owed, channel, timeout).bytes

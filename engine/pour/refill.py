@@ -13,6 +13,7 @@ from collections.abc import Mapping as Dictionary
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from engine.context import keys
 from engine.context.capture import kernel_code, memory_layout, scratch_page
 from engine.context.checked import BadContext
 from engine.context.context import Context, fit_extended_state
@@ -109,6 +110,7 @@ def refill(
     try:
         with scratch_page(stub, free_address(taken, size), size) as scratch:
             room = (scratch, scratch + size)
+            had_keys = keys.allocate(stub, context.keys, [*taken, room], scratch) if has_run or context.keys else 0
             if has_run:
                 remove(stub, [(m.start, m.end) for m in ready.maps if m.is_file], room)
             shape_mappings(stub, ready.plan, ready.maps, room, [*taken, room], notes)
@@ -120,7 +122,7 @@ def refill(
             drop_pages(stub, pages.gone)
             has_all()
             started = _lap(seconds, "pages", started)
-            _set_state(stub, context, ready, room, has_run, notes)
+            _set_state(stub, context, ready, room, has_run, notes, had_keys != 0)
             queued.put(context, scratch)
         lock_future(stub, context.future_locks)
     except (MarksMissing, OSError) as error:
@@ -155,6 +157,8 @@ def _prepare(
     stub: Frozen, context: Context, reserved: list[Span], names: Dictionary[str, str], has_run: bool, filled: Sequence[Span]
 ) -> _Ready:
     """Errors: as refill()."""
+    if context.keys and not keys.exist():
+        raise RefillFailed(keys.MISSING, stub_usable=True)
     try:
         maps = renamed(read_mappings_quickly(stub.pid) if has_run else read_places(stub.pid), names)
         plan = make_plan(maps, context.maps, reserved, filled)
@@ -174,11 +178,14 @@ def _prepare(
         raise RefillFailed(str(error), stub_usable=True) from error
 
 
-def _set_state(stub: Frozen, context: Context, ready: _Ready, room: Span, has_run: bool, notes: list[str]) -> None:
-    """All but mappings and pages, which are there. room: memory that can be used. Errors: MarksMissing, OSError."""
+def _set_state(stub: Frozen, context: Context, ready: _Ready, room: Span, has_run: bool, notes: list[str], had_keys: bool) -> None:
+    """All but mappings and pages, which are there. room: memory that can be used; had_keys: of protection, before. Errors: MarksMissing,
+    OSError."""
     scratch = room[0]
     install(stub, context.guards, context.maps, room)
     finish_mappings(stub, ready.plan, room, notes)
+    if context.keyed or had_keys:
+        keys.put(stub, context.keyed, context.maps, had_keys, room)
     if not has_run:
         check_locks(stub.pid, context)
     if memory_layout(stub.pid, stub.call(SYS.brk, 0)) != context.memory:

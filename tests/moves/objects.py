@@ -38,7 +38,6 @@ REFUSALS = {
     "file_mapped_to_write": "mapped shared and writable",
     "limit_of_descriptors": "at a limit of its own",
     "memory_shared_with_a_child": "shares anonymous memory",
-    "protection_keys": "memory protection keys",
 }
 """Scenarios that may be kept where they are, and the reason."""
 REFUSALS_WITH_PRIVATE = {"files_of_one_name": "private directories"}
