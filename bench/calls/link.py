@@ -35,7 +35,7 @@ FORWARDED = {
 }
 ON_THE_NODE = {"getpid, allowed": ("p", 200_000), "mmap and munmap, allowed": ("m", 20_000), "own cpu clock, answered": ("c", 2000)}
 COMPARED = {"getppid": "g", "write 4 KiB": "w", "stat": "s"}
-COUNT, ROUNDS, TURNS = 2000, 5, 5
+COUNT, ROUNDS, TURNS, SHORT_TURNS = 2000, 5, 5, 3
 
 Times = list[int]
 """Nanoseconds per call, of rounds."""
@@ -95,7 +95,7 @@ class Bench:
     """Two network namespaces and the programs. `prefix` brings a command to the away side, on its own processors."""
 
     def __init__(self, other: int, directory: str) -> None:
-        self.directory = directory
+        self.directory, self.turns = directory, TURNS
         self.ping_pong, self.guest = Path(directory, "pingpong"), Path(directory, "guest")
         for source, program in ((ROOT / "bench/calls/pingpong.c", self.ping_pong), (ROOT / "tests/link/guest.c", self.guest)):
             subprocess.run(["gcc", "-O2", "-w", "-pthread", "-o", program, source], check=True, timeout=60)
@@ -122,6 +122,7 @@ class Bench:
 
     def few_rows(self) -> list[Row]:
         """Those of bench short."""
+        self.turns = SHORT_TURNS
         prefix = self.apart or self.together
         return [self.against_ping_pong(case, prefix) for case in FORWARDED] + [self.against_native(next(iter(ON_THE_NODE)), prefix)]
 
@@ -153,11 +154,10 @@ class Bench:
         ours = [time - native for time in self._away(kind, COUNT, prefix)] if others else []
         return [Row(f"{case}, added", ours, [time - native for time in times], name) for name, times in others.items()]
 
-    @staticmethod
-    def _by_turns(*measured: Callable[[], Times]) -> list[Times]:
+    def _by_turns(self, *measured: Callable[[], Times]) -> list[Times]:
         """Each time in fresh processes."""
         results: list[Times] = [[] for _ in measured]
-        for _ in range(TURNS):
+        for _ in range(self.turns):
             for times, once in zip(results, measured, strict=True):
                 times.extend(once())
         return results

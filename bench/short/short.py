@@ -1,4 +1,4 @@
-"""A few cases of other benches in two and a half minutes, which show what a change costs elsewhere.
+"""A few cases of other benches in a minute and a half, which show what a change costs elsewhere.
 
 Each bench that takes part has a function short(): the same measurement with fewer cases or rounds, against the same baseline in the same
 run. A bench that fails does not keep the others from being measured.

@@ -26,8 +26,18 @@ def test_that_is_ended_by_somebody() -> None:
 """
 
 
-@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("ended_by", "workers"),
+    [
+        (signal.SIGKILL, 0),
+        (signal.SIGINT, 0),
+        (signal.SIGKILL, 1),
+        *(
+            pytest.param(one, workers, marks=pytest.mark.soak)
+            for one, workers in ((signal.SIGTERM, 0), (signal.SIGTERM, 1), (signal.SIGINT, 1))
+        ),
+    ],
+)
 def test_a_lab_ends_with_its_test_whatever_ends_that(
     lab_name: Callable[[], str], tmp_path: Path, workers: int, ended_by: signal.Signals
 ) -> None:

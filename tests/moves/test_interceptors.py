@@ -1,4 +1,4 @@
-"""The reference interceptor (ptrace) passes the same storms as the default one (notify)."""
+"""The reference interceptor (ptrace) passes the same storms as the default one (notify): one of each kind, with --all every one."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def test_reference_interceptor(reference: Cluster, name: str) -> None:
     assert not verdict.wrong, str(verdict)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", [pytest.param("wait", marks=pytest.mark.soak), "ppoll"])
 def test_blocked_signals_with_the_reference_interceptor(reference: Cluster, how: str) -> None:
@@ -73,33 +74,39 @@ def test_the_reference_interceptor_has_programs_executed_at_home(reference: Clus
     assert test_exec.output(reference, "signals", "n2", stays=True) == natively
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_processor_time_with_the_reference_interceptor(reference: Cluster) -> None:
     test_cpu_time.test_processor_time_adds_up_over_out_and_hop(reference)
     test_cpu_time.test_back_at_home_the_kernel_counts_only_time_used_at_home(reference)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_a_stack_limit_with_the_reference_interceptor(reference: Cluster) -> None:
     test_limits.test_a_stack_limit_is_set_away_and_the_process_stays_there(reference)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_a_signal_to_itself_with_the_reference_interceptor(reference: Cluster) -> None:
     test_signals.test_a_signal_to_itself_is_there_before_the_call_has_ended(reference)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_a_trap_and_a_stop_with_the_reference_interceptor(reference: Cluster) -> None:
     test_signals.test_a_trap_and_a_stop_that_come_at_once_are_both_had(reference, rounds=1)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("rounds", [200, pytest.param(500, marks=pytest.mark.soak)])
 def test_a_stopped_timer_with_the_reference_interceptor(reference: Cluster, rounds: int) -> None:
     test_signals.test_a_timer_that_is_stopped_sends_nothing_more(reference, rounds)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("what", ["timer", *(pytest.param(what, marks=pytest.mark.soak) for what in ("queue", "pipe"))])
 def test_signals_for_a_thread_with_the_reference_interceptor(reference: Cluster, what: str, tmp_path: Path) -> None:
@@ -116,21 +123,25 @@ def test_masks_with_the_reference_interceptor(reference: Cluster) -> None:
     test_masks.stays_and_keeps_promises(reference, "alone")  # threads and children are born at home then
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_calls_that_change_nothing_with_the_reference_interceptor(reference: Cluster) -> None:
     test_unchanged.stays(reference, "unchanged")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_a_stopped_process_with_the_reference_interceptor(reference: Cluster) -> None:
     test_stopped.test_a_process_stopped_in_a_call_continues_in_that_call(reference, "waits")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_a_core_with_the_reference_interceptor(reference: Cluster) -> None:
     test_core.leaves_the_same(reference, "segv")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_marks_of_memory_with_the_reference_interceptor(reference: Cluster) -> None:
     if knows_guards():
@@ -141,18 +152,26 @@ def test_marks_of_memory_with_the_reference_interceptor(reference: Cluster) -> N
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("many", "trapped: 77, signal 31"), pytest.param("thread", "status 159", marks=pytest.mark.soak), ("trap", "status 159")],
+    [
+        ("trap", "status 159"),
+        *(
+            pytest.param(how, words, marks=pytest.mark.soak)
+            for how, words in (("many", "trapped: 77, signal 31"), ("thread", "status 159"))
+        ),
+    ],
 )
 def test_filters_with_the_reference_interceptor(reference: Cluster, how: str, words: str) -> None:
     test_filters.is_the_same(reference, how, words, ("moved",))
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_rights_with_the_reference_interceptor(reference: Cluster) -> None:
     natively = test_rights.drops(reference)
     assert test_rights.drops(reference, "n2", "n3", stays=False) == natively  # threads and children are born at home then
 
 
+@pytest.mark.soak
 @pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_a_write_without_a_reader_with_the_reference_interceptor(reference: Cluster) -> None:

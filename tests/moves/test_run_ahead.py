@@ -61,7 +61,9 @@ def test_files_have_the_expected_content_after_every_move(cluster: Cluster, seed
         assert end(process).endswith("all as it should be\n")
 
 
-@pytest.mark.parametrize("how", ["fifo", "socket", "name", "lock", "signal", "exit"])
+@pytest.mark.parametrize(
+    "how", ["fifo", "lock", "signal", *(pytest.param(how, marks=pytest.mark.soak) for how in ("socket", "name", "exit"))]
+)
 @pytest.mark.parametrize(("either", "rounds"), [("ahead", 400), pytest.param("waiting", 100, marks=pytest.mark.soak)], indirect=["either"])
 def test_a_notified_receiver_finds_earlier_writes(either: Cluster, how: str, rounds: int) -> None:
     with directory(either, "disk") as path:
@@ -142,7 +144,7 @@ def numbers(path: Path) -> int:
     return len(lines)
 
 
-@pytest.mark.parametrize("delay", [0.05, 0.21, 0.4])
+@pytest.mark.parametrize("delay", [0.21, *(pytest.param(delay, marks=pytest.mark.soak) for delay in (0.05, 0.4))])
 @pytest.mark.parametrize("how", ["process", "guest", "link"])
 def test_writes_that_have_reached_home_are_the_earliest_ones(cluster: Cluster, how: str, delay: float) -> None:
     with directory(cluster, "disk") as path:
