@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,6 +70,23 @@ def test_bits_that_mean_something_else_are_not_believed(monkeypatch: pytest.Monk
         monkeypatch.undo()
         vmas.layout.cache_clear()
         vmas.names.cache_clear()
+
+
+def test_signals_do_not_keep_the_program_from_being_loaded() -> None:
+    """A kernel gives up its check of a program when a signal waits."""
+    where = vmas.layout()
+    if where is None:
+        pytest.skip("this kernel cannot be asked")
+    before = signal.signal(signal.SIGALRM, lambda number, frame: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        for _ in range(500):
+            program = vmas._native().farhome_vmas_open(ctypes.byref(where))
+            assert program >= 0, os.strerror(-program)
+            os.close(program)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_process_that_has_ended_is_an_error() -> None:

@@ -20,6 +20,7 @@
 
 #define BTF "/sys/kernel/btf/vmlinux"
 #define ITERATOR "bpf_iter_task_vma" /* its context: struct bpf_iter__task_vma {meta, task, vma} */
+#define LOADS 16 /* tries */
 
 /* What the program needs to know of this kernel. */
 struct layout {
@@ -209,6 +210,15 @@ static int bpf(int command, union bpf_attr *attributes)
 	return result < 0 ? -errno : result;
 }
 
+/* The kernel gives up the check of a program as soon as a signal waits, and says EAGAIN: the signal is taken before the next try. */
+static int load(union bpf_attr *attributes)
+{
+	int result = -EAGAIN;
+	for (int i = 0; i < LOADS && result == -EAGAIN; i++)
+		result = bpf(BPF_PROG_LOAD, attributes);
+	return result;
+}
+
 /* Returns the program's descriptor, or -errno. */
 int farhome_vmas_open(const struct layout *layout)
 {
@@ -261,7 +271,7 @@ int farhome_vmas_open(const struct layout *layout)
 		.attach_btf_id = layout->iterator,
 		.prog_name = "farhome_vmas",
 	};
-	return bpf(BPF_PROG_LOAD, &attributes);
+	return load(&attributes);
 }
 
 /* The mappings of a process, by address: as many as `room`, in `vmas`. Returns how many, or -errno (-E2BIG: there are more). */
