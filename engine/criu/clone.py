@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import struct
 from pathlib import Path
@@ -39,11 +40,11 @@ def clone_task(
     at its end."""
     memory.write(scratch, clone_arguments(scratch, flags, wanted, exit_signal))
     inner = check(parent.call(SYS.clone3, scratch, CLONE_ARGUMENTS), f"clone3 in {parent.tid}")
+    # The result counts in the process's own namespace. Its kernel reports the number in ours (Linux 6.11), or /proc the one new task.
+    if (ours := translated(parent.pid, inner)) > 0:
+        return ours, inner
     if len(_namespaced_ids(parent.pid)) == 1:
         return inner, inner
-    # The result counts in the process's own namespace. Its kernel reports the number in ours (Linux 6.11), or /proc the one new task.
-    if (ours := _translated(parent.pid, inner)) > 0:
-        return ours, inner
     new = [tid for tid in tasks(listing) if tid not in known]
     for tid in new:
         if inner_id(tid) == inner:
@@ -57,8 +58,15 @@ def clone_arguments(address: int, flags: int, wanted: int = 0, exit_signal: int 
     return struct.pack("<11Qi4x", flags | CLONE_PTRACE, 0, 0, 0, exit_signal, 0, 0, 0, *asked, 0, wanted)
 
 
-def _translated(pid: int, inner: int) -> int:
-    """The number in our pid namespace of a task of the one that process pid is in; 0: the kernel does not report it."""
+@functools.cache
+def kernel_translates() -> bool:
+    """Return whether translated() finds every task: since Linux 6.11."""
+    return translated(os.getpid(), os.getpid()) == os.getpid()
+
+
+def translated(pid: int, inner: int) -> int:
+    """Return the number in our pid namespace of a task of the one that process pid is in; 0: the kernel does not report it, or there is
+    none of that number."""
     try:
         with open(f"/proc/{pid}/ns/pid", "rb", buffering=0) as namespace:
             return fcntl.ioctl(namespace, _NS_GET_PID_FROM_PIDNS, inner)

@@ -9,6 +9,7 @@ knows. The parent of a vfork is not held by the kernel but by us, in its stop, u
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import struct
@@ -16,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from engine.context.capture import inner_tid
-from engine.criu.clone import CLONE_PTRACE, CLONE_VM
+from engine.criu.clone import CLONE_PTRACE, CLONE_VM, kernel_translates, translated
 from kernel_helpers.common.errors import FarhomeError
-from kernel_helpers.process.injection.native import check
+from kernel_helpers.process.injection.native import check, read_memory
 from kernel_helpers.process.syscalls import SYS, U64
 from kernel_helpers.process.thread import Thread
 
@@ -97,7 +98,7 @@ def bear(parent: Thread, wish: Wanted, number: int, first: int, instruction: int
     parent.instruction = instruction
     flags = wish.flags & ~CLONE_VFORK | CLONE_PTRACE | (CLONE_PARENT if wish.is_process else 0)
     listing = _children(first) if wish.is_process else f"/proc/{parent.pid}/task"
-    before = _tasks(listing)
+    before = set() if kernel_translates() else _tasks(listing)
     if call == SYS.clone3:
         at = registers.rdi
         own = _read(parent.tid, at, _ARGUMENTS.size) or _read(parent.tid, at, 64) or b""
@@ -111,7 +112,12 @@ def bear(parent: Thread, wish: Wanted, number: int, first: int, instruction: int
         stack, sets = (registers.rsi, (registers.rdx, registers.r10, registers.r8)) if call == SYS.clone else (0, (0, 0, 0))
         result = parent.call(SYS.clone, flags, stack, *sets)
     check(result, f"a child of {parent.tid}")
-    born = next(tid for tid in _tasks(listing) - before if inner_tid(tid, tid) == result)
+    if kernel_translates():
+        born = translated(parent.pid, result)
+    else:
+        born = next((tid for tid in _tasks(listing) - before if inner_tid(tid, tid) == result), 0)
+    if not born:
+        raise ProcessLookupError(errno.ESRCH, f"the new task {result} of {parent.pid} is not to be found")
     thread = parent.adopt_child(born) if wish.is_process else Thread.adopt(born, parent.pid)
     if result != number:
         thread.instruction = parent.instruction
@@ -152,13 +158,7 @@ def _tasks(listing: str) -> set[int]:
 
 
 def _read(tid: int, address: int, size: int) -> bytes | None:
-    try:
-        with open(f"/proc/{tid}/mem", "rb", buffering=0) as memory:
-            memory.seek(address)
-            data = memory.read(size)
-            return data if len(data) == size else None
-    except (OSError, ValueError, OverflowError):
-        return None
+    return read_memory(tid, address, size) if size else b""
 
 
 def _write(pid: int, address: int, data: bytes) -> None:
