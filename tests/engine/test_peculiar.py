@@ -63,6 +63,7 @@ def why(pid: int) -> list[str]:
         ("mdwe", "PR_SET_MDWE"),
         ("ldt", "modify_ldt"),
         ("cpuid", "ARCH_SET_CPUID"),
+        ("tiles", "AMX"),
         ("personality", "READ_IMPLIES_EXEC"),
         ("seal", "mseal"),
         ("user", "its threads have different rights"),
@@ -126,6 +127,24 @@ def test_every_option_that_sets_something_has_a_row() -> None:
     names = {name for name in OPTIONS.findall(header) if not NO_OPTIONS.match(name)}
     assert len(names) > 25
     assert names <= {row.name for row in settings()}, names - {row.name for row in settings()}
+
+
+@pytest.mark.parametrize(
+    ("permitted", "asked_for"),
+    [
+        (0x7, False),
+        (0x207, False),
+        (0x2E7, False),
+        (0x202E7, False),
+        (0x602E7, True),
+        (0x602E7 | 1 << 19, True),
+        (0x202E7 | 1 << 19, False),
+    ],
+)
+def test_registers_that_need_no_permission_are_no_reason(permitted: int, asked_for: bool) -> None:
+    """Values of ARCH_GET_XCOMP_PERM, recorded on processors without and with AMX (whose XTILECFG every process may use), and with APX."""
+    (row,) = (row for row in settings() if row.name == "ARCH_REQ_XCOMP_PERM")
+    assert row.is_set(permitted) is asked_for
 
 
 def test_a_row_without_sense_is_named() -> None:

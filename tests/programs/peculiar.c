@@ -113,6 +113,8 @@ static int set(const char *how)
 	}
 	if (!strcmp(how, "cpuid"))
 		return syscall(SYS_arch_prctl, 0x1012, 0) ? 77 : 0;
+	if (!strcmp(how, "tiles")) /* ARCH_REQ_XCOMP_PERM, XTILEDATA */
+		return syscall(SYS_arch_prctl, 0x1023, 18) ? 77 : 0;
 	if (!strcmp(how, "personality"))
 		return personality(READ_IMPLIES_EXEC) < 0 ? 77 : 0;
 	if (!strcmp(how, "seal"))
@@ -152,6 +154,10 @@ static int is_wrong(const char *how)
 	}
 	if (!strcmp(how, "tsc"))
 		return !sigsetjmp(back, 1) ? (__builtin_ia32_rdtsc(), 1) : 0;
+	if (!strcmp(how, "tiles")) {
+		unsigned long permitted = 0;
+		return syscall(SYS_arch_prctl, 0x1022, &permitted) || !(permitted & 1 << 18);
+	}
 	if (!strcmp(how, "mdwe"))
 		return mprotect(memory, PAGE, PROT_READ | PROT_EXEC) == 0;
 	if (!strcmp(how, "seal"))
