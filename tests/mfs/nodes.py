@@ -35,11 +35,13 @@ def until(test: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
 class Pair:
     """Nodes n1, n2, … with mosd."""
 
-    def __init__(self, count: int = 2, settings: str = "", timeout: int = TIMEOUT, shown: str = SHOWN, encryption: bool = True) -> None:
-        """shown: what of [mfs] says what nodes see of one another."""
+    def __init__(
+        self, count: int = 2, settings: str = "", timeout: int = TIMEOUT, shown: str = SHOWN, encryption: bool = True, delay: float = 0.0
+    ) -> None:
+        """shown: what of [mfs] says what nodes see of one another; delay: seconds that a packet takes."""
         settings = shown + settings
         more = f"encryption = {str(encryption).lower()}\n[balance]\nenabled = false\n[mfs]\ntimeout = {timeout}\n{settings}"
-        self.lab = Lab.up(count, name=f"f{os.getpid() % 100000}-{next(NUMBERS)}", configuration=more)
+        self.lab = Lab.up(count, name=f"f{os.getpid() % 100000}-{next(NUMBERS)}", configuration=more, delay=delay)
         self.nodes = self.lab.nodes()
         try:
             for node in self.nodes:

@@ -37,9 +37,10 @@ static void obey(const struct mfs_notification *one)
 		mfs_pages_look_at(ack.nodeid);
 	else if (header->error == MFS_LOOK_SOON)
 		mfs_pages_look_soon(ack.nodeid);
-	else if ((result = mfs_fuse_tell(header, one->size)) == -ENOENT)
+	else if ((result = mfs_fuse_tell(header, one->size)) == -ENOENT) {
 		mfs_fuse_forget_names(); /* it does not know the node yet: perhaps it is just about to take an answer about it */
-	else if (result && result != -ENODEV)
+		mfs_unread_repeat(header, one->size, ack.nodeid);
+	} else if (result && result != -ENODEV)
 		mfs_log("the kernel does not take notification %d: %s", header->error, strerror(-result));
 }
 
@@ -127,7 +128,9 @@ int mfs_fuse_begin(int opened)
 	pthread_t notifications, requests;
 
 	mfs_fuse_device = opened;
-	int result = -pthread_create(&notifications, NULL, pass_notifications, NULL);
+	int result = mfs_unread_begin();
+	if (!result)
+		result = -pthread_create(&notifications, NULL, pass_notifications, NULL);
 	if (!result && !(result = -pthread_create(&requests, NULL, take_requests, NULL)))
 		pthread_detach(requests); /* it ends when the mount does, and nobody waits for it */
 	return result;

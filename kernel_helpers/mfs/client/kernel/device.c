@@ -15,6 +15,16 @@ int mfs_fuse_tell(const void *frame, size_t size)
 	return write(mfs_fuse_device, frame, size) < 0 ? -errno : 0;
 }
 
+int mfs_fuse_forget_attributes(uint64_t node)
+{
+	struct {
+		struct fuse_out_header header;
+		struct fuse_notify_inval_inode_out body;
+	} attributes = {.header = {.len = sizeof attributes, .error = FUSE_NOTIFY_INVAL_INODE}, .body = {.ino = node, .off = -1}};
+
+	return mfs_fuse_tell(&attributes, sizeof attributes);
+}
+
 void mfs_fuse_answer(const void *frame, size_t size)
 {
 	/* Refused are answers to what has been given up meanwhile. */

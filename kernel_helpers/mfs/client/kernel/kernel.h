@@ -22,6 +22,8 @@ void mfs_fuse_answer(const void *frame, size_t size);
 void mfs_fuse_fail(uint64_t unique, int error);
 /* 0 or -errno, whatever the kernel says to a notification. */
 int mfs_fuse_tell(const void *frame, size_t size);
+/* It forgets attributes of that node; it is not waited for anything. As above. */
+int mfs_fuse_forget_attributes(uint64_t node);
 /* Whether the kernel can be asked to look all names up anew. */
 bool mfs_fuse_has_epochs(void);
 /* What was given to the peer that is lost, and has not been answered, is asked again. */
@@ -53,16 +55,20 @@ void mfs_known_forget(uint64_t node);
 
 /* Each request of the kernel's, before it is forwarded. */
 void mfs_unread_asked(const void *frame);
-/* The answer to the request of that number concerns that node alone; 0: of none. */
-void mfs_unread_tells_of(uint64_t unique, uint64_t node);
-/* It is a listing, with names that may be remembered; false: it is not known when it will have been read, so they may not. */
-bool mfs_unread_tells_names(uint64_t unique);
+/* The answer to the request of that number concerns that node alone; 0: of none; remembered: its attributes may be. False: it is not known when
+ * it will have been read, so they may not. */
+bool mfs_unread_tells_of(uint64_t unique, uint64_t node, bool remembered);
+/* It is a listing by which something may be remembered of these nodes; names: so may their names. False: as above. */
+bool mfs_unread_lists(uint64_t unique, const uint64_t *nodes, unsigned count, bool names);
 /* Whether one may concern that node, but for the answer to that request. */
 bool mfs_unread_is_about(uint64_t node, uint64_t except);
 /* Has the kernel look all names up anew, if it can (mfs_fuse_has_epochs). */
 void mfs_fuse_forget_names(void);
 /* Returns when what has been forgotten of names is forgotten in listings, too. */
 void mfs_unread_settle(void);
+/* The kernel did not know the node of that notification: it is notified again, as long as an answer may make it known; waits for that. */
+void mfs_unread_repeat(const void *notification, size_t size, uint64_t node);
+int mfs_unread_begin(void); /* before there are answers; 0 or -errno */
 
 /* ---- what may be remembered ---- */
 
@@ -70,8 +76,6 @@ void mfs_unread_settle(void);
 bool mfs_promises_asked(const void *frame);
 /* An answer of the peer's, before the kernel has it: what it promises is made no longer than it holds. */
 void mfs_promises_come(void *frame, size_t size, const struct mfs_beside *beside);
-/* The kernel forgets attributes of that node; it is not waited for anything. */
-void mfs_promises_forget_node(uint64_t node);
 /* The peer is lost: all of it is forgotten. By the thread to which answers come. */
 void mfs_promises_forget(void);
 

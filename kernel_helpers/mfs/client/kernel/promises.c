@@ -47,16 +47,6 @@ static struct asked *place(uint64_t unique, uint64_t wanted)
 	return NULL;
 }
 
-void mfs_promises_forget_node(uint64_t node)
-{
-	struct {
-		struct fuse_out_header header;
-		struct fuse_notify_inval_inode_out body;
-	} attributes = {.header = {.len = sizeof attributes, .error = FUSE_NOTIFY_INVAL_INODE}, .body = {.ino = node, .off = -1}};
-
-	mfs_fuse_tell(&attributes, sizeof attributes); /* attributes alone: nothing has to be waited for */
-}
-
 /* What a request changes, by its kind. False: nothing of its answer is to be remembered.
  *
  * Before a file is opened for writing, or its length changed, what we remember of it is forgotten: the peer would wait until we had done so. What
@@ -77,7 +67,7 @@ static bool classify(const struct fuse_in_header *in, struct asked *one)
 	case FUSE_SETATTR:
 		one->alters = true;
 		if (((const struct fuse_setattr_in *)(in + 1))->valid & FATTR_SIZE)
-			mfs_promises_forget_node(in->nodeid);
+			mfs_fuse_forget_attributes(in->nodeid);
 		break;
 	case FUSE_RENAME:
 	case FUSE_RENAME2:
@@ -91,13 +81,13 @@ static bool classify(const struct fuse_in_header *in, struct asked *one)
 	case FUSE_RELEASE: /* what was promised since nobody else has it open is not promised any more */
 		if (!mfs_is_for_writing(((const struct fuse_release_in *)(in + 1))->flags))
 			return false;
-		mfs_promises_forget_node(in->nodeid);
+		mfs_fuse_forget_attributes(in->nodeid);
 		one->alters = true;
 		break;
 	case FUSE_OPEN:
 		if (!mfs_is_for_writing(((const struct fuse_open_in *)(in + 1))->flags))
 			return false;
-		mfs_promises_forget_node(in->nodeid);
+		mfs_fuse_forget_attributes(in->nodeid);
 		/* fall through */
 	case FUSE_CREATE:
 	case FUSE_MKNOD:
@@ -205,19 +195,40 @@ static bool sees_to_parent(uint32_t opcode)
 	return opcode == FUSE_CREATE || opcode == FUSE_MKNOD || opcode == FUSE_SYMLINK || opcode == FUSE_UNLINK;
 }
 
+static bool is_remembered(const struct fuse_entry_out *entry)
+{
+	return entry->entry_valid || entry->entry_valid_nsec || entry->attr_valid || entry->attr_valid_nsec;
+}
+
 static void limit_listing(const struct asked *one, char *at, const char *end)
 {
+	static uint64_t nodes[MFS_DATA_MOST / sizeof(struct fuse_direntplus)];
 	bool names = false;
+	unsigned found = 0;
 
 	for (char *next = at; next + sizeof(struct fuse_direntplus) <= end; next += FUSE_DIRENTPLUS_SIZE((struct fuse_direntplus *)next)) {
 		struct fuse_entry_out *entry = &((struct fuse_direntplus *)next)->entry_out;
 		limit_entry(one, entry);
 		names |= entry->entry_valid || entry->entry_valid_nsec;
+		if (is_remembered(entry) && found < sizeof nodes / sizeof *nodes)
+			nodes[found++] = entry->nodeid;
 	}
-	if (!names || mfs_unread_tells_names(one->unique))
+	if (!found || mfs_unread_lists(one->unique, nodes, found, names))
 		return;
-	for (; at + sizeof(struct fuse_direntplus) <= end; at += FUSE_DIRENTPLUS_SIZE((struct fuse_direntplus *)at))
-		((struct fuse_direntplus *)at)->entry_out.entry_valid = ((struct fuse_direntplus *)at)->entry_out.entry_valid_nsec = 0;
+	for (; at + sizeof(struct fuse_direntplus) <= end; at += FUSE_DIRENTPLUS_SIZE((struct fuse_direntplus *)at)) {
+		struct fuse_entry_out *entry = &((struct fuse_direntplus *)at)->entry_out;
+		entry->entry_valid = entry->attr_valid = 0;
+		entry->entry_valid_nsec = entry->attr_valid_nsec = 0;
+	}
+}
+
+static void limit_one(const struct asked *one, struct fuse_entry_out *entry)
+{
+	limit_entry(one, entry);
+	if (!mfs_unread_tells_of(one->unique, entry->nodeid, entry->attr_valid || entry->attr_valid_nsec)) {
+		entry->attr_valid = 0;
+		entry->attr_valid_nsec = 0;
+	}
 }
 
 void mfs_promises_come(void *frame, size_t size, const struct mfs_beside *beside)
@@ -230,9 +241,9 @@ void mfs_promises_come(void *frame, size_t size, const struct mfs_beside *beside
 		return;
 	if (one.changes && !header->error) {
 		if (!sees_to_parent(one.opcode) || mfs_unread_is_about(one.node, one.unique))
-			mfs_promises_forget_node(one.node);
+			mfs_fuse_forget_attributes(one.node);
 		if (one.other && one.other != one.node)
-			mfs_promises_forget_node(one.other);
+			mfs_fuse_forget_attributes(one.other);
 		if (one.opcode == FUSE_RENAME || one.opcode == FUSE_RENAME2)
 			mfs_fuse_forget_names(); /* what was promised of the old one the kernel goes on remembering of the new one */
 	}
@@ -246,7 +257,7 @@ void mfs_promises_come(void *frame, size_t size, const struct mfs_beside *beside
 		mfs_beside_changed(one.opcode, one.node, one.other, one.age, header->error ? NULL : beside, header->error,
 		                   one.since + TERM);
 	if (header->error)
-		mfs_unread_tells_of(one.unique, 0);
+		mfs_unread_tells_of(one.unique, 0, false);
 	switch (one.opcode) {
 	case FUSE_GETATTR:
 	case FUSE_SETATTR:
@@ -261,8 +272,7 @@ void mfs_promises_come(void *frame, size_t size, const struct mfs_beside *beside
 	case FUSE_LINK:
 		if (at + sizeof(struct fuse_entry_out) > end)
 			break;
-		limit_entry(&one, (struct fuse_entry_out *)at);
-		mfs_unread_tells_of(one.unique, ((struct fuse_entry_out *)at)->nodeid);
+		limit_one(&one, (struct fuse_entry_out *)at);
 		break;
 	case FUSE_READDIRPLUS:
 		limit_listing(&one, at, end);
@@ -277,5 +287,5 @@ void mfs_promises_forget(void)
 	mfs_beside_forget_all();
 	for (; count; count--, oldest = (oldest + 1) % room)
 		if (promised[oldest].until >= now)
-			mfs_promises_forget_node(promised[oldest].node);
+			mfs_fuse_forget_attributes(promised[oldest].node);
 }
