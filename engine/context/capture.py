@@ -85,8 +85,9 @@ def capture(
     with scratch_page(frozen, size=2 * PAGE) as scratch:
         actions = _signal_actions(frozen, scratch) if has_run else _first_actions(frozen.pid)
         brk = frozen.call(SYS.brk, 0)
-        taken = [*Maps.of(maps).spans, (scratch, scratch + 2 * PAGE)]
-        allocated, keyed = keys.of(frozen, taken, scratch) if has_run else (0, ())
+        may_have_keys = has_run and keys.exist()
+        taken = [*Maps.of(maps).spans, (scratch, scratch + 2 * PAGE)] if may_have_keys else []
+        allocated, keyed = keys.of(frozen, taken, scratch) if may_have_keys else (0, ())
     threads = _threads(frozen, regs_carried, beneath)
     return Context(
         pid=inner_tid(frozen.pid, frozen.pid),

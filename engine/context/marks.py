@@ -196,7 +196,8 @@ def not_in_images(frozen: Frozen, maps: Sequence[Mapping]) -> str | None:
         return IN_IMAGES
     if any(m.is_file and not m.private and alone.may_be(m.path) for m in exceptional(maps)):
         return alone.IN_IMAGES
-    with frozen.scratch(keys.ROOM) as room:
-        if keys.allocated(frozen, Maps.of(maps).spans, room):
-            return keys.IN_IMAGES
+    if keys.exist():
+        with frozen.scratch(keys.ROOM) as room:
+            if keys.allocated(frozen, Maps.of(maps).spans, room):
+                return keys.IN_IMAGES
     return FUTURE_IN_IMAGES if future_locks(frozen, maps) else None

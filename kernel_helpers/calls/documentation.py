@@ -18,6 +18,7 @@ def documentation() -> str:
     """docs/calls.md: every call, by group."""
     words = {
         Class.LOCAL: "natively on the node",
+        Class.KEYS: "natively on the node, which notes that memory has protection keys",
         Class.FORWARD: "by the stub at home",
         Class.BOTH: "at home, then natively",
         Class.GO_HOME: "brings the process home",

@@ -30,6 +30,7 @@ class Class(IntEnum):
     RIGHTS = 9
     IDS = 10
     WATCH = 11
+    KEYS = 12
 
 
 class Shape(IntEnum):

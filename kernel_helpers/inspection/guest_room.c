@@ -24,6 +24,10 @@ struct query {
 #define QUERY _IOWR('f', 17, struct query)
 enum { VMA_READABLE = 1, VMA_WRITABLE = 2, COVERING_OR_NEXT = 0x10 };
 
+struct span {
+	uint64_t start, end;
+};
+
 struct guest_room {
 	pthread_mutex_t lock;
 	int maps;                   /* -1: not open */
@@ -31,6 +35,10 @@ struct guest_room {
 	struct room_seen *list;
 	unsigned count, room;
 	int64_t listed_at;
+	int64_t keys_changed_at;    /* 0: no memory has a protection key */
+	struct span *keyed;         /* memory that has one, in order of addresses, */
+	unsigned keyed_count, keyed_room;
+	int64_t keyed_listed_at;    /* as it was then */
 };
 
 struct guest_room *guest_room_new(void)
@@ -50,6 +58,7 @@ void guest_room_free(struct guest_room *r)
 	if (r->maps >= 0)
 		close(r->maps);
 	free(r->list);
+	free(r->keyed);
 	pthread_mutex_destroy(&r->lock);
 	free(r);
 }
@@ -221,4 +230,65 @@ int guest_room_grows(struct guest_room *r, int tid, uint64_t address)
 	int yes = !mapping(r, tid, address, &next, 1) && address < next.start && is_grown_into(tid, address, &next);
 	pthread_mutex_unlock(&r->lock);
 	return yes;
+}
+
+void guest_room_keys_change(struct guest_room *r)
+{
+	pthread_mutex_lock(&r->lock);
+	__atomic_store_n(&r->keys_changed_at, now(), __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&r->lock);
+}
+
+int guest_room_may_have_keys(const struct guest_room *r)
+{
+	return __atomic_load_n(&r->keys_changed_at, __ATOMIC_RELAXED) != 0;
+}
+
+/* Notes that memory, unless there is no room for it. */
+static void add_keyed(struct guest_room *r, struct span found)
+{
+	if (r->keyed_count == r->keyed_room) {
+		unsigned more = r->keyed_room ? r->keyed_room * 2 : 16;
+		struct span *longer = realloc(r->keyed, more * sizeof *longer);
+		if (!longer)
+			return;
+		r->keyed = longer;
+		r->keyed_room = more;
+	}
+	r->keyed[r->keyed_count++] = found;
+}
+
+static void list_keyed(struct guest_room *r, int tid)
+{
+	int64_t began = now();
+	FILE *file = open_text(tid, "smaps");
+	char line[4400];
+	unsigned long start, end;
+	struct span span = {0};
+	int key;
+	r->keyed_count = 0;
+	while (file && fgets(line, sizeof line, file)) {
+		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+			span = (struct span){start, end};
+		else if (sscanf(line, "ProtectionKey: %d", &key) == 1 && key)
+			add_keyed(r, span);
+	}
+	if (file)
+		fclose(file);
+	r->keyed_listed_at = file ? began : 0;
+}
+
+int guest_room_is_keyed(struct guest_room *r, int tid, uint64_t address, uint64_t length)
+{
+	if (!guest_room_may_have_keys(r) || !length)
+		return 0;
+	int found = 0;
+	pthread_mutex_lock(&r->lock);
+	/* The call that changes them is made a moment after it is noted. */
+	if (r->keyed_listed_at < r->keys_changed_at + LIST_HOLDS_NS)
+		list_keyed(r, tid);
+	for (unsigned i = 0; i < r->keyed_count && !found; i++)
+		found = address < r->keyed[i].end && r->keyed[i].start < address + length;
+	pthread_mutex_unlock(&r->lock);
+	return found;
 }

@@ -22,5 +22,10 @@ void guest_room_free(struct guest_room *room);
 enum room guest_room_look(struct guest_room *room, struct room_seen *seen, int tid, uint64_t address, uint64_t length);
 /* Whether nothing is mapped at an address, and a stack grows down to it when the program touches it. */
 int guest_room_grows(struct guest_room *room, int tid, uint64_t address);
+/* Memory may have protection keys from now on: its own, or those of the process that it is copied from. */
+void guest_room_keys_change(struct guest_room *room);
+int guest_room_may_have_keys(const struct guest_room *room);
+/* Whether any of that memory has one. What a thread may do there, its own register says, which nobody else can read while it waits. */
+int guest_room_is_keyed(struct guest_room *room, int tid, uint64_t address, uint64_t length);
 #pragma GCC visibility pop
 #endif

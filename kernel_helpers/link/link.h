@@ -193,7 +193,8 @@ enum call_class {
 	CLASS_BIND,
 	CLASS_RIGHTS,
 	CLASS_IDS,
-	CLASS_WATCH
+	CLASS_WATCH,
+	CLASS_KEYS
 };
 enum shape {
 	SHAPE_NUMBER,

@@ -266,6 +266,8 @@ class Arrival:
         tids = inner_tids(frozen.pid, list(frozen.threads))
         link = PtraceLink(frozen.pid, tids) if self._by_ptrace else AwayLink(self._listener, frozen.pid, tids, counts=False)
         self._made.callback(link.close)
+        if isinstance(cargo, Poured) and cargo.context.keyed and isinstance(link, AwayLink):
+            link.has_keys()
         self._phases.done("link")
         return link
 

@@ -103,7 +103,7 @@ class PtraceLink(SessionLink):
         self._restarting.pop(stop.tid, None)
         program = self._program[stop.tid]
         self._parts.pop(program, None)
-        if caught.entry.class_ is Class.LOCAL:
+        if caught.entry.class_ in (Class.LOCAL, Class.KEYS):
             tracing.proceed(stop.tid)
             return True
         self._caught[program] = caught

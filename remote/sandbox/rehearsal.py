@@ -63,7 +63,8 @@ def _get_to_know_the_kernel(directory: Path) -> None:
 
 def try_images(directory: Path) -> str:
     """Dump a process of our own and read that; return and keep why it does not work, "" if it does. directory: of our own, empty."""
-    with subprocess.Popen(["sleep", "infinity"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/") as program:
+    # It ends by itself: should we be killed, nobody else would end it.
+    with subprocess.Popen(["sleep", str(round(WHOLE_TIMEOUT))], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/") as program:
         try:
             with seizing.seize(program.pid) as frozen:
                 copy = fork_copy(frozen)

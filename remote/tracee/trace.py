@@ -33,7 +33,7 @@ BATCH = 32 << 10
 _ENTRY, _EXIT = 1, 2
 _INFO_SIZE = 88
 _OPTIONS = FunctionCallOptions(string_max_length=STRING_MOST, max_array_count=ARRAY_MOST, replace_socketcall=False)
-_HERE = frozenset({Class.LOCAL, Class.REFUSE})
+_HERE = frozenset({Class.LOCAL, Class.REFUSE, Class.KEYS})
 _BOTH = frozenset({Class.BOTH, Class.GO_HOME})
 """Those of GO_HOME that come to an end here were made here and at home: births, mappings of files."""
 _NO_END = frozenset({Class.END, Class.EXECUTE})

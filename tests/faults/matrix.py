@@ -114,6 +114,11 @@ class Lab:
         before = {node: {what: have[what] for what in LASTING} for node, have in self.before.items()}
         return more(settled(self.cluster, before), before)
 
+    def commands(self) -> dict[str, list[bytes]]:
+        """Returns what runs on each node that is up."""
+        nodes = [node for node in self.cluster.names if self.cluster.lab.node(node).is_alive()]
+        return {node: sorted(read(path) for path in (self.cluster.place(node).root / "proc").glob("[0-9]*/cmdline")) for node in nodes}
+
 
 class Watch:
     """Observes from outside which copies of a process run: several at a time must never do."""
@@ -184,7 +189,7 @@ class Play:
         assert not watch.both, "two copies of it have run at the same time"
         lines = process.lines()
         assert lines == [str(number) for number in range(1, len(lines) + 1)]
-        assert not (left := self.lab.left()), left
+        assert not (left := self.lab.left()), (left, self.lab.commands())
 
     def _move(self) -> subprocess.CompletedProcess[str]:
         target = "home" if self.target == HOME else self.target

@@ -69,7 +69,7 @@ def test_shapes_of_forwarded_calls_refer_to_arguments_that_exist() -> None:
             for argument in entry.arguments:
                 if argument.size_kind and argument.shape is not Shape.NUMBER:
                     assert argument.size_argument < len(entry.arguments), row.name
-            if entry.class_ in (Class.LOCAL, Class.GO_HOME, Class.REFUSE):
+            if entry.class_ in (Class.LOCAL, Class.KEYS, Class.GO_HOME, Class.REFUSE):
                 assert entry.arguments == (), row.name
 
 

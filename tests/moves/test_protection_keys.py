@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from cli.common.exit_codes import REFUSED
 from engine.context import keys
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
+from tests.programs.build import program
 
 pytestmark = [
     pytest.mark.timeout(240), pytest.mark.skipif(not keys.exist(), reason="this processor, or its kernel, has no protection keys")
@@ -22,6 +25,26 @@ def keyed(cluster: Cluster) -> Iterator[Running]:
         one.works(30)
         yield one
         (one.directory / "enough").touch()
+
+
+def test_calls_obey_them_wherever_the_process_is(cluster: Cluster, tmp_path: Path) -> None:
+    """A call that concerns memory with a key is made at home, by the thread, whose rights no other process can read."""
+    with subprocess.Popen([str(program("keyed_calls"))], cwd=tmp_path) as native:
+        until("it has made its calls", lambda: (tmp_path / "lines").exists() and (tmp_path / "lines").read_text().count("\n") > 2)
+        (tmp_path / "enough").touch()
+        assert native.wait(30) == 0
+    expected = set((tmp_path / "lines").read_text().splitlines())
+    assert len(expected) == 1 and "EFAULT" in str(expected)
+    with Running(cluster, "keyed_calls", "") as one:
+        one.works(5)
+        for target in ("n2", "n3", "n2"):
+            before = len(one.lines())
+            assert one.move(target).done
+            until("it has gone home with a call", lambda: one.where() == HOME, seconds=30)
+            until("it goes on", lambda before=before: len(one.lines()) > before + 3, seconds=30)
+        (one.directory / "enough").touch()
+        assert one.end() == "status 0\n"
+        assert set(one.lines()) == expected
 
 
 def said_of(line: str) -> tuple[str, str]:

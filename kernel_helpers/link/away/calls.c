@@ -59,6 +59,15 @@ static int is_remembered(struct away *a, struct guest_thread *t, const struct se
 	return answer != ANSWERED_NOT;
 }
 
+/* Whether home or this node would read or write memory by it that may be forbidden to the thread by its protection key. */
+static int points_to_keyed(struct away *a, const struct guest_thread *t, const struct call_entry *entry, const uint64_t arguments[6])
+{
+	for (int i = 0; i < entry->count; i++)
+		if (entry->arguments[i].shape != SHAPE_NUMBER && guest_room_is_keyed(a->room, t->host_tid, arguments[i], 1))
+			return 1;
+	return 0;
+}
+
 static void take(void *member, const struct seccomp_notif *n)
 {
 	struct away *a = member;
@@ -82,6 +91,10 @@ static void take(void *member, const struct seccomp_notif *n)
 	t->row = class;
 	__atomic_store_n(&t->part, 0, __ATOMIC_RELAXED);
 	t->m.call.number = n->data.nr;
+	if (guest_room_may_have_keys(a->room) && points_to_keyed(a, t, entry, arguments)) {
+		hand_over(a, t, n); /* home's kernel decides */
+		return;
+	}
 	if (away_may_map(a, n)) {
 		away_respond(a, n->id, 0, 1);
 		return;

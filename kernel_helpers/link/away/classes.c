@@ -12,6 +12,13 @@ static int proceeds(struct away *a, struct guest_thread *t, const struct seccomp
 	return 1;
 }
 
+/* As above; it gives memory a protection key, or takes it. */
+static int changes_keys(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6])
+{
+	guest_room_keys_change(a->room);
+	return proceeds(a, t, n, arguments);
+}
+
 static int is_refused(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6])
 {
 	(void)t, (void)arguments;
@@ -88,6 +95,7 @@ static const struct class_row classes[] = {
 	[CLASS_RIGHTS] = {.is_for_python = always},
 	[CLASS_IDS] = {.answers = NULL},
 	[CLASS_WATCH] = {.is_for_python = always},
+	[CLASS_KEYS] = {.answers = changes_keys, .is_anybodys = 1},
 };
 
 const struct class_row *away_class(int class)

@@ -132,6 +132,8 @@ struct away *away_sibling(struct away *one, int host_tid, int tid, int event_fd)
 	struct away *a = new_away(&host_tid, &tid, 1, event_fd);
 	if (!a)
 		return NULL;
+	if (guest_room_may_have_keys(one->room))
+		guest_room_keys_change(a->room);
 	a->listening = one->listening;
 	a->listener = one->listener;
 	if (listener_join(a->listening, a)) {
@@ -166,6 +168,12 @@ void away_remembered(struct away *a, struct remembered *found)
 	names_count(&a->names, &found->program, &found->names, &found->from_names);
 	found->from_opens = __atomic_load_n(&a->opens, __ATOMIC_RELAXED);
 	found->mapped = __atomic_load_n(&a->maps, __ATOMIC_RELAXED);
+}
+
+/* The guest has come with memory that has protection keys. */
+void away_has_keys(struct away *a)
+{
+	guest_room_keys_change(a->room);
 }
 
 struct session *away_session(struct away *a)

@@ -84,6 +84,10 @@ class AwayLink(SessionLink):
         if self.direct is not None:
             self.direct.close()
 
+    def has_keys(self) -> None:
+        """Say that memory of the guest has protection keys: calls that concern it are its home's. Before the first attach."""
+        native().away_has_keys(self.handle)
+
     def allow_direct(self, eager: int) -> Direct:
         """From now on files can be direct: see Direct. Before the first attach. Errors: MemoryError."""
         self.direct = Direct(eager)

@@ -44,6 +44,7 @@ def native() -> ctypes.CDLL:
         ("away_watch", None, [pointer, u64]),
         ("away_remembered", None, [pointer, pointer]),
         ("away_keep_files", None, [pointer, pointer]),
+        ("away_has_keys", None, [pointer]),
         ("kept_files_new", pointer, []),
         ("kept_files_release", None, [pointer]),
         ("kept_files_put", None, [pointer, u64, i, u64]),

@@ -135,6 +135,10 @@ int has_room(struct marshalled *m, int tid, uint64_t address, uint64_t length)
 {
 	if (!length || !m->room)
 		return 1;
+	if (guest_room_is_keyed(m->room, tid, address, length)) {
+		m->failed = -ENOTSUP;
+		return 1;
+	}
 	enum room room = guest_room_look(m->room, &m->seen, tid, address, length);
 	if (room == ROOM_PART)
 		m->failed = -ENOTSUP;
@@ -186,6 +190,8 @@ int results_overlap(const struct marshalled *m)
 int64_t copy_in(struct marshalled *m, int tid, uint64_t address, uint64_t length)
 {
 	uint32_t before = m->call.image;
+	if (m->room && guest_room_is_keyed(m->room, tid, address, length))
+		m->failed = -ENOTSUP;
 	int64_t at = image_room(m, address, length);
 	if (at >= 0 && length && guest_read(tid, address, m->image + at, length)) {
 		m->call.image = before;

@@ -25,7 +25,7 @@ int link_class(long number, const uint64_t arguments[6])
 /* Classes whose calls home makes. */
 static const unsigned char at_home[] = {
 	[CLASS_FORWARD] = 1, [CLASS_BOTH] = 1,   [CLASS_END] = 1, [CLASS_SUM] = 1,   [CLASS_EXECUTE] = 1,
-	[CLASS_BIND] = 1,    [CLASS_RIGHTS] = 1, [CLASS_IDS] = 1, [CLASS_WATCH] = 1,
+	[CLASS_BIND] = 1,    [CLASS_RIGHTS] = 1, [CLASS_IDS] = 1, [CLASS_WATCH] = 1, [CLASS_KEYS] = 0,
 };
 
 int link_forwardable(long number)
