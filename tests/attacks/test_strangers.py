@@ -131,11 +131,15 @@ def end(attacker: NodeProcess) -> None:
     assert attacker.wait(30) == 0
 
 
-@pytest.mark.parametrize("port", [7226, 7227])
 @pytest.mark.parametrize(
-    ("count", "source", "word"),
-    [(64, 3, b""), pytest.param(1000, 3, b"", marks=pytest.mark.soak), (1000, 2, b""), (64, 3, b"\x16\x03\x01")],
-)
+    ("port", "count", "source", "word"),
+    [
+        (7226, 64, 3, b""), (7226, 1000, 2, b""), (7227, 64, 3, b"\x16\x03\x01"), (7227, 1000, 2, b""),
+        *(pytest.param(*one, marks=pytest.mark.soak) for one in (
+            (7226, 64, 3, b"\x16\x03\x01"), (7227, 64, 3, b""), (7226, 1000, 3, b""), (7227, 1000, 3, b""),
+        )),
+    ],
+)  # fmt: skip
 def test_connections_that_say_nothing_keep_no_member_out(lab: Pair, port: int, count: int, source: int, word: bytes) -> None:
     """With callers from another node, from the member's own address, and callers that begin a handshake and stop there."""
     attacker = hold(lab, source, port, count, word)

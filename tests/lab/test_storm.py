@@ -19,7 +19,7 @@ def lab3() -> Iterator[Lab]:
 
 
 def test_a_storm_moves_a_job_until_it_has_ended(lab3: Lab) -> None:
-    program = "import time\nend = time.monotonic() + 6\nwhile time.monotonic() < end: pass\nprint('done')"
+    program = "import time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: pass\nprint('done')"
     job = lab3.node("n1").popen(["mosrun", "-J", "7", "python3", "-c", program], stdout=-1)
     lines: list[str] = []
     result = storm(lab3, "7", every=(0.1, 0.3), seed=42, report=lines.append)

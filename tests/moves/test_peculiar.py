@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from tests.faults.running import Running
 from tests.moves.cluster import HOME, Cluster, until
 
 pytestmark = pytest.mark.timeout(150)
+ROUNDS = 4 if os.environ.get("FARHOME_LONG_TESTS") else 2
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ def test_a_process_that_cannot_be_carried_stays_with_a_reason_and_notices_nothin
 def test_the_action_for_traps_goes_along(cluster: Cluster, how: str) -> None:
     with Running(cluster, "peculiar", f"{how} 60") as one:
         until("it is ready", lambda: "ready" in one.said)
-        for target in ("n2", "n3", HOME) * 4:  # a signal may be on its way to the handler each time
+        for target in ("n2", "n3", HOME) * ROUNDS:  # a signal may be on its way to the handler each time
             one.moved(target)
         time.sleep(0.1)  # it checks its state again and again
         (one.directory / "end").touch()

@@ -10,10 +10,11 @@ from tests.moves.workloads import WORKLOADS, Workload, scale
 
 OF_A_KIND = {
     "xz", "sort", "awk", "perl", "bc", "memory", "threads", "births", "quiet", "python", "signals", "itself", "appender", "poll server",
+    "bash", "counter", "rare",
 }  # fmt: skip
 """Programs that compute over a pipe or a file, as sqlite3 does, write to memory or have threads, as in test_precopy.py and test_kinds.py,
-have children, as family and bash, serve connections, as the epoll server does, check themselves, as in test_itself.py, or are moved as
-much in test_engines.py and test_interceptors.py."""
+have children, as family, serve connections, as the epoll server does, check themselves, as in test_itself.py, make calls that
+tests/link/test_rare_calls.py makes away, or are moved as much in test_counter.py, test_engines.py and test_interceptors.py."""
 
 
 @pytest.mark.timeout(300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.moves.cluster import Cluster, until
 from tests.programs.build import program
 
 pytestmark = pytest.mark.timeout(120)
+ROUNDS = 150 if os.environ.get("FARHOME_LONG_TESTS") else 80
 
 
 def test_a_thread_ends_away_and_the_process_moves_on_and_home(cluster: Cluster) -> None:
@@ -38,7 +40,7 @@ def test_a_thread_ends_away_and_the_process_moves_on_and_home(cluster: Cluster) 
 
 def test_threads_are_born_away(cluster: Cluster) -> None:
     """They do not take the process home, and go along when it moves."""
-    with Running(cluster, "births", "150") as births:
+    with Running(cluster, "births", str(ROUNDS)) as births:
         births.moved("n2")
         births.works()
         births.works()
@@ -49,7 +51,7 @@ def test_threads_are_born_away(cluster: Cluster) -> None:
         births.works()
         births.moved("n1")
         births.works()
-        assert births.end().endswith("150 rounds of births\nstatus 0\n")
+        assert births.end().endswith(f"{ROUNDS} rounds of births\nstatus 0\n")
 
 
 def test_a_stop_holds_threads_that_are_being_born(cluster: Cluster) -> None:

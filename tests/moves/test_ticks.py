@@ -46,7 +46,7 @@ def test_timer_expirations_away_are_delivered_as_at_home(cluster: Cluster, argum
         expires.moved("n2")
         expires.works()
         (expires.directory / "settled").touch()
-        for _ in range(40):
+        for _ in range(20):
             expires.works()
         (expires.directory / "enough").touch()
         said, status = expires.end().splitlines()

@@ -70,7 +70,7 @@ def inserts(rows: int) -> bytes:
 def scale() -> float:
     """Size of the workloads: 1, as with ./test --all, takes three to four seconds each natively; the soak runs 4, which has the full
     sizes."""
-    return float(os.environ.get("FARHOME_STORM_SCALE", "1" if os.environ.get("FARHOME_LONG_TESTS") else "0.4"))
+    return float(os.environ.get("FARHOME_STORM_SCALE", "1" if os.environ.get("FARHOME_LONG_TESTS") else "0.3"))
 
 
 SERVER = """$RUN ./echo_server {how} $PORT 11 > served & server=$!
