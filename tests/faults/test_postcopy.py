@@ -102,7 +102,7 @@ def test_the_supervisor_of_the_copy_that_is_left_dies(cluster: Cluster) -> None:
         is_over(writer, 137)
 
 
-@pytest.mark.parametrize("way", [pytest.param(["n2"], marks=pytest.mark.soak), ["n2", "n3"], ["n2", HOME]])
+@pytest.mark.parametrize("way", [*(pytest.param(way, marks=pytest.mark.soak) for way in (["n2"], ["n2", "n3"])), ["n2", HOME]])
 def test_a_process_that_ends_leaves_nothing(cluster: Cluster, way: list[str]) -> None:
     with Running(cluster, "writer", str(BIG)) as writer:
         writer.works(60)

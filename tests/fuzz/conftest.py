@@ -14,7 +14,7 @@ Done = subprocess.CompletedProcess[str]
 Command = tuple[Sequence[str | Path], dict[str, str]]
 """A command line and its environment."""
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 3600 if os.environ.get("FARHOME_LONG_TESTS") else 2
+SECONDS = 3600 if os.environ.get("FARHOME_LONG_TESTS") else 1
 """Seconds for which each parser is fuzzed."""
 LEAST = 300
 """Seconds that a fuzzer has to come to its end beside that."""

@@ -1,4 +1,4 @@
-"""Every parser in C of bytes from outside is fuzzed: two seconds each, an hour with ./test --all. What a fuzzer has found once is in
+"""Every parser in C of bytes from outside is fuzzed: a second each, an hour with ./test --all. What a fuzzer has found once is in
 corpus/, and is tried each time before anything new."""
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ from tests.moves.cluster import Cluster
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.parametrize(("how", "call"), [("virtual", "setitimer"), ("profile", "setitimer"), ("posix", "timer_create")])
+@pytest.mark.parametrize(
+    ("how", "call"), [("virtual", "setitimer"), pytest.param("profile", "setitimer", marks=pytest.mark.soak), ("posix", "timer_create")]
+)
 def test_a_process_with_such_a_timer_stays_at_home_and_says_so(cluster: Cluster, how: str, call: str) -> None:
     with Running(cluster, "cpu_timers", how) as program:
         program.works()

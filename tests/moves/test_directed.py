@@ -13,8 +13,23 @@ from tests.programs.build import program
 
 pytestmark = pytest.mark.timeout(120)
 
-WAYS = ["timer", "owner", "shared", "thread", "outside", "process=-6"]
-OF_A_KIND = ["pidfd", "thread=0", "queue", "pipe", "kill", "urgent", "sigqueue", "group", "thread=-6", "thread=9", "process=0", "process=3"]
+WAYS = ["timer", "owner", "thread", "outside"]
+OF_A_KIND = [
+    "shared",
+    "process=-6",
+    "pidfd",
+    "thread=0",
+    "queue",
+    "pipe",
+    "kill",
+    "urgent",
+    "sigqueue",
+    "group",
+    "thread=-6",
+    "thread=9",
+    "process=0",
+    "process=3",
+]
 """Sent to an owner, or for the process by a thread's id, as one of those."""
 
 

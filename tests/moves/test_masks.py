@@ -52,7 +52,7 @@ def test_a_call_that_does_not_wait_finds_pending_signals_during_moves(cluster: C
 def test_a_signal_for_the_process_comes_to_another_thread_during_moves(cluster: Cluster, how: str, runs: int) -> None:
     for _ in range(runs):
         with Running(cluster, "another", how) as another:
-            for target in itertools.islice(itertools.cycle(["n2", "n3", HOME]), 12):
+            for target in itertools.islice(itertools.cycle(["n2", "n3", HOME]), 9):
                 if another.process.poll() is not None:
                     break
                 another.move(target)

@@ -179,6 +179,6 @@ WORKLOADS: tuple[Workload, ...] = (
         user=USER,
         port=1,
     ),
-    Workload("endings", ENDINGS, {"MS": 600}, programs=("endings",)),
+    Workload("endings", ENDINGS, {"MS": 600}, programs=("endings",), refusals="its main thread has ended"),
 )
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
