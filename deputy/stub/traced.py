@@ -84,11 +84,23 @@ class Traced:
         ended. first: what it has reported since then (as waitpid has it), taken from its queue already."""
         self.awaited = tid
         try:
-            if not is_asked:
-                tracing.interrupt(tid)
+            if not is_asked and first is None:
+                first = self._ask(tid)
             return self._interrupt(tid, timeout, first)
+        except ChildProcessError:
+            return None  # somebody has waited for its end
         finally:
             self.awaited = 0
+
+    @staticmethod
+    def _ask(tid: int) -> int | None:
+        """Asks a thread to stop, unless it stands in a stop that nobody has waited for: returns that, as waitpid has it. A thread that is
+        asked in a stop comes to one more when it is let go; if each is taken for the next, it never runs again."""
+        got, status = os.waitpid(tid, os.WNOHANG | _WALL)
+        if got == tid:
+            return status
+        tracing.interrupt(tid)
+        return None
 
     def _interrupt(self, tid: int, timeout: float, first: int | None) -> Stop | None:
         if tid in self.detained:
@@ -96,10 +108,7 @@ class Traced:
             tracing.proceed(tid)
         end, look = time.monotonic() + timeout, time.monotonic() + LOOK
         while True:
-            try:
-                got, status = (tid, first) if first is not None else os.waitpid(tid, os.WNOHANG | _WALL)
-            except ChildProcessError:
-                return None
+            got, status = (tid, first) if first is not None else os.waitpid(tid, os.WNOHANG | _WALL)
             first = None
             if got != tid:
                 if (now := time.monotonic()) > end:
@@ -117,7 +126,7 @@ class Traced:
             self._meet(stop)
             if stop.cause in (Cause.EXITED, Cause.KILLED) or (stop.cause is Cause.EXECUTED and self.on_stop is not None):
                 return None
-            tracing.interrupt(tid)  # the stop for a signal may have taken away what was asked for
+            first = self._ask(tid)  # the stop for a signal may have taken away what was asked for
 
     def meet_signals(self) -> None:
         """Lets threads go on that signals have stopped. For callers that wait for what only they can do: of stops of the whole process, and
