@@ -123,6 +123,7 @@ class Clustering:
             if known is not None and not self._keys.removals.bars(name, known.since):
                 continue  # it was let in again
             log.warning("node %s was removed from the cluster", name)
+            self._front.ignore(name)
             self._certificates.drop(name)
             self._gossiping.drop(name)
             gone.append(name)

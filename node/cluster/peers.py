@@ -137,7 +137,11 @@ class Peers:
         return await PeerConnection.ask(self.front, *endpoint, method, parameters)
 
     def _kept(self, connection: PeerConnection) -> PeerConnection:
-        """The connection itself, or the one to the same peer that somebody else has made meanwhile."""
+        """The connection itself, or the one to the same peer that somebody else has made meanwhile. Errors: PeerError: the peer was removed
+        while the connection was made."""
+        if self._keys.removals.bars(connection.name, connection.since):
+            connection.close()
+            raise PeerError(f"{connection.name} was removed from the cluster")
         old = self._connections.get(connection.name)
         if old is not None and not old.closed:
             connection.close()

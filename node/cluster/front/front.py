@@ -23,7 +23,7 @@ from balancer.gossip.plain import taken
 from kernel_helpers.common.errors import FarhomeError
 from node.cluster.front.connections import HANDSHAKE_TIMEOUT, Channel, PeerError, PeerRefused, message_of
 from node.cluster.front.limited_log import LimitedLog
-from node.cluster.front.peer_server import Caller, Handler
+from node.cluster.front.peer_server import FREE_METHOD, Caller, Handler
 from node.cluster.front.supervisor import Supervisor
 from node.cluster.front.values import decode
 from node.cluster.keys.certificates import Known
@@ -72,6 +72,8 @@ class Front(Supervisor):
         self._datagrams: socket.socket | None = None
         self._incarnation = 0
         self._members: list[str] = []
+        self._removed: set[str] = set()
+        """Nodes that were taken out: what the program has sent of them before it heard of that counts for nothing."""
         self._dropped_before: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
         self._lines, self._lines_since = 0, 0.0
@@ -131,6 +133,10 @@ class Front(Supervisor):
             self._send_keys()
             for name in names:
                 self.send("removed", name)
+
+    def ignore(self, name: str) -> None:
+        """Takes nothing of a node that was taken out, until it shows a certificate that counts."""
+        self._removed.add(name)
 
     def set_member_addresses(self, addresses: Iterable[str]) -> None:
         """Which addresses members have, whose connections have places of their own."""
@@ -223,6 +229,9 @@ class Front(Supervisor):
             check_name(name)
         elif method != "join":
             raise ValueError("a request of nobody")
+        if name in self._removed and method != FREE_METHOD:
+            self.send("refuse", number, "removed", "it was removed from the cluster")
+            return
         caller = Caller(name, "".join(character for character in address if character.isprintable()))
         task = self._requests[number] = asyncio.get_running_loop().create_task(self._answer(number, caller, method[:64], parameters))
         task.add_done_callback(lambda _: self._requests.pop(number, None))
@@ -248,6 +257,8 @@ class Front(Supervisor):
             raise ValueError("a certificate that cannot be")
         key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), point)
         first, last = (datetime.datetime.fromtimestamp(second, datetime.UTC) for second in (since, until))
+        if not self._keys.removals.bars(name, first):
+            self._removed.discard(name)
         self.met(Known(check_name(name), der, key, first, last, f"{int(serial, 16):x}"))
 
     def _on_connected(self, number: int, name: str, since: float) -> None:
@@ -268,10 +279,14 @@ class Front(Supervisor):
             channel.ended()
 
     def _on_datagram(self, name: str, values: list[Any]) -> None:
-        self.hear(check_name(name), taken(values))
+        datagram = taken(values)
+        if check_name(name) not in self._removed:
+            self.hear(name, datagram)
 
     def _on_opened(self, name: str, values: list[Any]) -> None:
-        self.hear_answer(check_name(name), taken(values))
+        datagram = taken(values)
+        if check_name(name) not in self._removed:
+            self.hear_answer(name, datagram)
 
     def _on_spent(self, size: int) -> None:
         if not 0 <= size <= 1 << 16:

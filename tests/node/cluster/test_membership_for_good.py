@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import os
+import secrets
 import ssl
 import time
 from collections.abc import Iterator
@@ -13,13 +15,19 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
+from balancer.gossip.datagram import SIGNATURE, Card, Datagram
+from balancer.gossip.plain import plain
 from node.cluster.keys.forms import Stated, point_of
 from node.cluster.keys.pki import CLOCK_SKEW, KeyStore, new_key
 from node.cluster.keys.removals import MOST, Removals
 from node.cluster.renewal import is_due
+from node.common.config import load
+from node.common.paths import Paths
+from node.daemon import Daemon
 from tests.node.cluster.test_peers import dial, hello, is_closed, member
-from tests.node.nodes import Cluster, Node, wait_for
+from tests.node.nodes import NO_FILES, PORT, Cluster, Node, wait_for
 from wire import frames
 
 PATIENCE = 10.0 * 6
@@ -72,6 +80,39 @@ def test_a_removed_node_is_out_everywhere_and_for_good(three: Cluster, tmp_path:
     n3.ok("mosctl", "cluster", "join", n1.ok("mosctl", "cluster", "token", "n3").strip())
     wait_for(lambda: all(node.nodes() == {"n1", "n2", "n3"} for node in three.nodes), 30)
     assert is_refused(n1, stays, "n3") and is_refused(n2, stays, "n3")
+
+
+async def test_what_a_removed_node_had_said_before_does_not_bring_it_back(tmp_path: Path) -> None:
+    """The front hears of a removal after mosd does, and has sent a datagram, an answer and a greeting of the node until then."""
+    (tmp_path / "node.toml").write_text('name = "n1"\naddress = "127.0.0.1"\nspeed = 1.0\n' + NO_FILES)
+    paths = Paths(run=tmp_path / "run", state=tmp_path / "state", config=tmp_path / "node.toml")
+    paths.make_run_directories()
+    KeyStore(paths.pki).init("test", "n1")
+    parts = Daemon(paths, load(paths.config)).parts
+    front, key = parts.front, new_key()
+    statement = plain(Datagram(Card("n3", "127.0.0.3", 7226, 1, 4.0, 1.0, 1 << 34, 1, 8, bytes(SIGNATURE))))
+
+    def shows_a_certificate() -> None:
+        shown = parts.keys.certify(key.public_key(), "n3")
+        since, until = shown.not_valid_before_utc.timestamp(), shown.not_valid_after_utc.timestamp()
+        front._on_met("n3", shown.public_bytes(Encoding.DER), point_of(key.public_key()), since, until, f"{shown.serial_number:x}")
+
+    await parts.cluster.gossiping.open(front, 1, f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(250) + 2}.1", PORT)
+    shows_a_certificate()
+    front._on_datagram("n3", statement)
+    assert set(parts.cluster.gossip.known.peers()) == {"n3"}
+    parts.keys.remove("n3")
+    parts.clustering.removed({"n3"})
+    front._on_datagram("n3", statement)
+    front._on_opened("n3", statement)
+    front._on_request(1, "n3", "127.0.0.3:5", "hello", {"address": "127.0.0.3", "port": 7226})
+    await asyncio.gather(*front._requests.values())
+    assert parts.cluster.gossip.known.peers() == {}
+    shows_a_certificate()  # it was let in again
+    front._on_datagram("n3", statement)
+    assert set(parts.cluster.gossip.known.peers()) == {"n3"}
+    parts.cluster.gossiping.close()
+    front.close()
 
 
 def test_connections_that_there_are_end(three: Cluster) -> None:
