@@ -19,7 +19,7 @@ from tests.mfs.served import Served
 
 QUIET = 1000
 """Milliseconds without a change by others before a peer may remember: long enough for a busy machine to check that it does not."""
-PATIENCE = 1.9
+PATIENCE = 15
 """Seconds within which a local user goes on, whatever happens to the peers that remember."""
 
 

@@ -100,7 +100,7 @@ def directory(cluster: Cluster) -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
-@pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
+@pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.soak), USER], ids=["root", "ordinary user"])
 def test_an_adopted_process_moves_and_its_parent_gets_its_status(cluster: Cluster, directory: Path, user: str) -> None:
     native = Native(cluster, directory, "python3 calling.py 5000", user)
     try:

@@ -14,7 +14,10 @@ EXCESS = 128 + 24
 """The shell's message for SIGXCPU."""
 
 
-@pytest.mark.parametrize(("how", "end"), [("compute", EXCESS), pytest.param("reader", EXCESS, marks=pytest.mark.soak), ("handler", 5)])
+@pytest.mark.parametrize(
+    ("how", "end"),
+    [pytest.param("compute", EXCESS, marks=pytest.mark.soak), pytest.param("reader", EXCESS, marks=pytest.mark.soak), ("handler", 5)],
+)
 def test_the_limit_is_met_away(cluster: Cluster, how: str, end: int) -> None:
     with Running(cluster, "limited", how, mosrun=f"ulimit -S -t {LIMIT} && mosrun -L") as program:
         program.works()

@@ -183,7 +183,7 @@ def test_no_signal_is_lost_between_programs(cluster: Cluster, programs: int, sig
         assert one.end() == f"{one.pid}: done, {signals} signals\nstatus 7\n"
 
 
-@pytest.mark.parametrize(("programs", "stops"), [(50, 2), pytest.param(300, 8, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("programs", "stops"), [(150, 2), pytest.param(300, 8, marks=pytest.mark.soak)])
 def test_a_stop_holds_it_between_programs_too(cluster: Cluster, programs: int, stops: int) -> None:
     with Running(cluster, "executes.static", f"again {programs}") as one:
         one.moved("n2")

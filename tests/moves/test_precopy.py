@@ -31,7 +31,7 @@ def test_changes_to_memory_during_the_transfer_are_not_lost(cluster: Cluster, se
             print(move)
             moves += move.done
         assert ahead.end(200) == "all is as it was written\nstatus 0\n"
-    assert moves >= 5
+    assert moves >= 2
 
 
 def test_memory_goes_ahead_in_all_directions(cluster: Cluster) -> None:

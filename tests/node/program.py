@@ -109,7 +109,8 @@ class Deputy(Program):
         assert self.link is not None
         try:
             message = frames.receive(self.link)
-        except frames.WireError:
+        except (frames.WireError, ConnectionError):  # a remote that is killed before it has read everything resets the connection
+            self.selector.unregister(self.link)
             self.server.send({"event": "lost", "node": self.where, "reason": "is gone"})
             os.kill(self.pid, 9)
             return
