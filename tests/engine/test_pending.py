@@ -148,21 +148,22 @@ TICKS = """if 1:
 """
 
 
-@pytest.mark.parametrize(("nanoseconds", "threads"), [(20_000, 0), (1_000_000, 2)])
-def test_a_tick_that_is_put_back_when_its_timer_has_expired_again_reports_that_too(nanoseconds: int, threads: int) -> None:
+@pytest.mark.parametrize(("nanoseconds", "threads", "rounds"), [(20_000, 0, 50), (20_000_000, 2, 15)])
+def test_a_tick_that_is_put_back_when_its_timer_has_expired_again_reports_that_too(nanoseconds: int, threads: int, rounds: int) -> None:
+    """Of several threads a tick is put back in tries, each of which must be quicker than the timer, on a busy machine too."""
     with subprocess.Popen([sys.executable, "-c", TICKS, str(nanoseconds), str(threads)], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == b"up\n"
             frozen, began = seizing.seize(process.pid), time.monotonic()
-            for _ in range(50):
+            for _ in range(rounds):
                 taken = take(frozen)
                 time.sleep(nanoseconds / 1e9 * 3)
                 put(frozen, taken)
             expired, taken_count = (time.monotonic() - began) * 1e9 / nanoseconds, 0
             for _ in range(2):  # of each timer one is taken at a time
                 taken_count += sum(1 + overruns_of(info) for _, info in take(frozen))
-            assert taken_count >= 0.98 * expired - 2
             frozen.detach()
+            assert taken_count >= 0.98 * expired - 2
         finally:
             process.kill()
 
