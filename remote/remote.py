@@ -21,6 +21,7 @@ from remote.options import Options
 from remote.reception import Reception
 from remote.requests.births import Child
 from remote.requests.home_files import HomeFiles
+from remote.sandbox.joining import QuickJoining
 from wire.channel import Channel
 from wire.control import Control
 from wire.frames import Message, WireError
@@ -74,6 +75,8 @@ class Remote:
         self.selector = tree.selector
         self._waker = tree.waker
         self._reception = reception or Reception(options.address, options.secret, tree.waker.wake)
+        self.joining = QuickJoining() if reception is None and options.cgroup else None
+        """while the guest is expected"""
         self._moves = Conversations(self, tree.selector, self._reception)
         self.server = LocalServer(options.socket, self.selector, self._on_message, waits=reception is not None)
         self.server.greet({"event": "listening", "port": self._reception.port})
@@ -87,6 +90,7 @@ class Remote:
                 self.selector.unregister(self.guest.link.event_fd)
                 self.guest.destroy()
         finally:
+            self.has_joined()
             departure.clean_up(self.options)
             self._moves.close()
             self.server.send({"event": "gone", "reason": self.reason})
@@ -168,6 +172,11 @@ class Remote:
     def stop_giving_pages(self) -> None:
         """It does not move after all."""
         self._moves.stop_giving_pages()
+
+    def has_joined(self) -> None:
+        """The guest's sandbox is in its cgroups, or does not come."""
+        if self.joining is not None:
+            self.joining.close()
 
     def settle(self, guest: Guest) -> None:
         """The guest is here: its link is heard from now on."""

@@ -163,6 +163,7 @@ class Arrival:
             if engine == "criu":
                 rehearsal.ensure(remote.options.images)
             sandbox = self._make_sandbox()
+        remote.has_joined()
         self._phases.done("sandbox")
         if engine != "criu":
             self._vessel = Vessel.board(sandbox.vessel(self._pid))

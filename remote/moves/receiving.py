@@ -28,6 +28,9 @@ class Receiving(Loop, Protocol):
     def take_pages(self, taker: postcopy.Taker) -> None:
         """Memory follows the guest that is about to run here."""
 
+    def has_joined(self) -> None:
+        """The guest's sandbox is in its cgroups."""
+
     def settle(self, guest: Guest) -> None:
         """The guest is here: its link is heard from now on."""
 
