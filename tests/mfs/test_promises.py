@@ -31,6 +31,11 @@ def remembered(peer: Caller, parent: int, name: str) -> Entry:
     return found
 
 
+def was_quiet(since: float) -> bool:
+    """Whether what was changed then (as time.monotonic()) may be remembered by now, on a machine that let the test wait."""
+    return time.monotonic() - since > QUIET / 1000
+
+
 def listen(peer: Caller, code: int, node: int) -> None:
     """Waits until that notification has come."""
     until(lambda: (code, node) in peer.notified or (peer.receive_frame() and False), "the notification")
@@ -84,12 +89,12 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 def test_changes_of_attributes_at_home_are_notified(peer: Caller, area: Path, name: str) -> None:
     top = peer.walk(area / "shown" / name).node
     file = remembered(peer, top, "file").node
-    change = threading.Thread(target=CHANGES[name], args=(area / "shown" / name / "file",))
+    change, since = threading.Thread(target=CHANGES[name], args=(area / "shown" / name / "file",)), time.monotonic()
     change.start()
     listen(peer, INVAL_INODE, file)
     peer.ask(caller.GETATTR, file, bytes(16))  # what follows the notification, a fence too, has been obeyed
     change.join(10)
-    assert not peer.lookup(top, "file").attributes_valid
+    assert not peer.lookup(top, "file").attributes_valid or was_quiet(since)
 
 
 NAMES: dict[str, Callable[[Path], object]] = {
@@ -110,11 +115,12 @@ def test_changes_of_names_at_home_are_notified(peer: Caller, area: Path, name: s
     nothing = peer.ask(caller.LOOKUP, top, b"new\0")  # that there is none may be remembered, too
     assert nothing[:8] == bytes(8)
     assert int.from_bytes(nothing[16:24], "little") == 1
+    since = time.monotonic()
     NAMES[name](area / "shown" / name)
     listen(peer, INVAL_INODE, top)
     listen(peer, INC_EPOCH, 0)
     try:
-        assert not peer.lookup(top, "new").name_valid
+        assert not peer.lookup(top, "new").name_valid or was_quiet(since)
     except FileNotFoundError:
         pass
 
@@ -142,25 +148,27 @@ def test_a_directory_is_remembered_when_a_file_in_it_has_changed_itself(peer: Ca
 def test_a_recent_change_is_not_remembered(peer: Caller, area: Path) -> None:
     top = peer.walk(area / "shown" / "just changed").node
     remembered(peer, top, "file")
+    since = time.monotonic()
     (area / "shown" / "just changed" / "file").chmod(0o600)
     entry = peer.lookup(top, "file")
-    assert not entry.attributes_valid
+    assert not entry.attributes_valid or was_quiet(since)
+    since = time.monotonic()
     (area / "shown" / "just changed" / "fresh").write_text("")
-    assert not peer.lookup(top, "fresh").attributes_valid
-    assert not peer.lookup(top, "fresh").name_valid
+    assert not peer.lookup(top, "fresh").attributes_valid or was_quiet(since)
+    assert not peer.lookup(top, "fresh").name_valid or was_quiet(since)
 
 
 def test_the_only_writer_of_a_file_remembers_it_until_another_process_opens_it(peer: Caller, area: Path) -> None:
     top = peer.walk(area / "shown" / "written").node
     entry, _ = peer.create(top, "fresh")
     assert entry.attributes_valid
-    reads = threading.Thread(target=(area / "shown" / "written" / "fresh").read_bytes)
+    reads, since = threading.Thread(target=(area / "shown" / "written" / "fresh").read_bytes), time.monotonic()
     reads.start()
     listen(peer, INVAL_INODE, entry.node)
     peer.ask(caller.GETATTR, entry.node, bytes(16))
     reads.join(10)
     assert not reads.is_alive()
-    assert not peer.lookup(top, "fresh").attributes_valid
+    assert not peer.lookup(top, "fresh").attributes_valid or was_quiet(since)
 
 
 def test_an_only_writer_that_has_closed_the_file_delays_no_other(served: Served, area: Path) -> None:
