@@ -194,8 +194,8 @@ class Deputy:
         late.end_process()
 
     def _process_ended(self) -> None:
-        if self.process.late_memory is not None:
-            self._selector.unregister(self._pidfd)  # children that it has left behind may lack pages, too
+        if self.process.finished or self.process.late_memory is not None:
+            self._selector.unregister(self._pidfd)  # it is ended soon; or children that it has left behind may lack pages, too
         elif isinstance(self._move, Replacement):
             held, self._move = self._move, None
             held.killed()

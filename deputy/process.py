@@ -20,6 +20,7 @@ from engine.calls.finishing import Rests
 from engine.pour.postcopy import Giver
 from kernel_helpers.usage import children
 from kernel_helpers.usage.account import SECOND
+from wire.control import Control
 
 log = logging.getLogger("deputy")
 
@@ -116,6 +117,8 @@ class Process:
         if self.away is not None:
             self.away.has_ended = True
             calls = self.away.link.home.calls[0]
+            if self.shares_memory:  # its guest's parent waits for the guest's end
+                self.away.link.send(Control.KILL)
         self.mosd.ended(status, used.total / SECOND, calls)
         self.finished = True
 

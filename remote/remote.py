@@ -151,6 +151,9 @@ class Remote:
                 self._on_control(event, guest)
         if not self.finished:
             guest.poll()
+        elif guest.tracee.shares_memory:  # its parent waits for no more than that
+            guest.kill()
+            self.released()
         if self._connected or self._moves.gives_pages:
             self.patience.begin(time.monotonic())
         elif self.patience.is_over(time.monotonic()):
@@ -338,7 +341,7 @@ class Remote:
         remote.attach_inside(child.branch, self._home_address)
         born.run()
         self._tree.newborns.add(remote, {"event": "born", "pid": child.number})
-        log.info("guest %s:%d was born as %d", self.options.home, child.number, born.pid)
+        log.debug("guest %s:%d was born as %d", self.options.home, child.number, born.pid)
 
     # -- mosd -----------------------------------------------------------------------------------------------------------
 

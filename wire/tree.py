@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import selectors
 import threading
+import time
 from typing import Generic, Protocol, TypeVar
 
 from wire.newborns import Newborn, Newborns
@@ -15,6 +16,8 @@ from wire.waking import Turns, Waker
 
 TICK, CALM = 0.25, 4.0
 """Seconds between looks at time-outs; as long as all members are at rest. To wake up costs more than the look."""
+LATER, LATE_MOST = 0.002, 32
+"""Seconds after which a member that has finished is ended: what others wait for because of that comes first. Of more members at once."""
 
 
 class Member(Newborn, Protocol):
@@ -44,6 +47,8 @@ class Tree(Generic[M]):
         """the tracer's id"""
         self.members: list[M] = []
         self.newborns = Newborns()
+        self._over: list[tuple[M, float]] = []
+        """of the members, those that have finished, and when they are to be ended: as time.monotonic()"""
         self._log = log
         self._is_stopped = False
 
@@ -63,6 +68,8 @@ class Tree(Generic[M]):
         try:
             while self.members and not self._is_stopped:
                 patience, most = self.newborns.patience, CALM if all(member.is_at_rest for member in self.members) else TICK
+                if self._over:
+                    most = min(most, max(0.0, self._over[0][1] - time.monotonic()))
                 turns.turn(most if patience is None else min(most, patience), self._tick)
         finally:
             while self.members:
@@ -72,16 +79,20 @@ class Tree(Generic[M]):
                     self._log.exception("not all of it could be taken away")
 
     def _tick(self) -> None:
+        over = [member for member, _ in self._over]
         for member in list(self.members):
-            member.tick()
+            if member not in over:
+                member.tick()
         self.newborns.report(self.members)
-        for member in list(self.members):
-            if member.finished:
-                self.members.remove(member)
-                try:
-                    member.end()
-                finally:
-                    self.left(member)
+        now = time.monotonic()
+        self._over += [(member, now + LATER) for member in self.members if member.finished and member not in over]
+        while self._over and (self._over[0][1] <= now or len(self._over) > LATE_MOST or len(self._over) == len(self.members)):
+            member, _ = self._over.pop(0)
+            self.members.remove(member)
+            try:
+                member.end()
+            finally:
+                self.left(member)
 
     def left(self, member: M) -> None:
         """A member has ended, and the others go on."""

@@ -138,11 +138,11 @@ class GuestLink:
         self._own_at = None
         self._start(connection)
 
-    def start_inside(self, trunk: HomeLink, number: int) -> None:
-        """Begins inside of the connection of another guest of the same remote, which has sent the number. If the guest lives for longer
-        than a moment, or that breaks, look_after() makes one. Errors: MemoryError."""
+    def start_inside(self, branch: Branch) -> None:
+        """Begins inside of the connection of another guest of the same remote. If the guest lives for longer than a moment, or that breaks,
+        look_after() makes one."""
         self._own_at = time.monotonic() + A_MOMENT
-        self._start(Branch(trunk, number))
+        self._start(branch)
 
     def _start(self, connection: Connection | Branch) -> None:
         if self._is_new:  # before any reply: a cpu clock must not go back

@@ -6,12 +6,15 @@ A child of the stub is a stub as well, with a deputy of its own in the same prog
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+import os
+import signal
+from typing import TYPE_CHECKING, Any, Protocol
 
 from deputy.link.guestlink import GuestLink, Target
 from engine.phases import Phases
 from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.link.ends.events import Event
+from kernel_helpers.link.ends.session import Branch
 from kernel_helpers.usage import children
 from wire.control import Control, unpack
 
@@ -62,43 +65,61 @@ def _new_thread(away: Away, parent: int) -> None:
 
 def _new_process(away: Away, family: Family, event: Event) -> None:
     """The guest's thread event.tid is about to make a child."""
-    number = 0
-    if not away.link.still:
-        asked, left = unpack(event.data), away.link.target
-        target = Target(left.node, (left.address[0], int(asked["port"])), bytes(asked["secret"]))
-        try:
-            number = _bear(away, family, event.tid, int(asked["exit_signal"]), bool(asked["shares"]), target, int(asked.get("branch", 0)))
-        except (OSError, FarhomeError, MemoryError) as error:
-            log.info("no new process: %s", error)
-    away.link.send(Control.BORN, event.tid, thread=number, again=away.link.still)
-
-
-def _bear(away: Away, family: Family, parent: int, exit_signal: int, shares_memory: bool, target: Target, branch: int) -> int:
-    """The child's id. branch: by which its calls come inside of our connection to begin with (0: they do not). Errors: OSError,
-    FarhomeError, MemoryError; there is no child then."""
+    if away.link.still:
+        away.link.send(Control.BORN, event.tid, thread=0, again=True)
+        return
+    asked = unpack(event.data)
     phases = Phases("birth")
+    try:
+        stub, child, branch = _bear(away, family, event.tid, int(asked["exit_signal"]), int(asked.get("branch", 0)))
+    except (OSError, FarhomeError, MemoryError) as error:
+        log.info("no new process: %s", error)
+        away.link.send(Control.BORN, event.tid, thread=0, again=False)
+        return
+    phases.done("stub")
+    away.link.send(Control.BORN, event.tid, thread=stub.program_tid(stub.pid), again=False)  # the guest's is made while all else is
+    try:
+        _begin(away, stub, child, branch, asked)
+    except BaseException:
+        log.critical("process %d is lost: nobody can look after it", stub.pid)
+        os.kill(stub.pid, signal.SIGKILL)
+        child.finished = True
+        raise
+    phases.done("deputy")
+    phases.report(log)
+    family.tell_of(child)
+
+
+def _begin(away: Away, stub: Stub, child: Process, branch: Branch | None, asked: dict[str, Any]) -> None:
+    """The child's guest is being made, and calls home soon. Errors: OSError, MemoryError."""
+    left = away.link.target
+    target = Target(left.node, (left.address[0], int(asked["port"])), bytes(asked["secret"]))
+    child.shares_memory = bool(asked["shares"])
+    children.begin(stub.pid, stub.program_tid(stub.pid), parent=away.pid)
+    link = GuestLink.unconnected(stub.link, target, away.link.timeout, child.loop.wake)
+    child.be_away(stub, link, away.mappings.inherited(stub.pid))
+    if branch is not None:
+        link.start_inside(branch)
+
+
+def _bear(away: Away, family: Family, parent: int, exit_signal: int, branch: int) -> tuple[Stub, Process, Branch | None]:
+    """A child of the stub, and how its calls come inside of our connection to begin with, if that has a number. Errors: OSError,
+    FarhomeError, MemoryError; there is no child then."""
     try:
         stub = away.stub.bear(parent, exit_signal, away.signals.ignore_end_of)
     except BaseException:
         away.signals.await_unborn()
         raise
-    phases.done("stub")
+    inside: Branch | None = None
     try:
-        child = family.bear(stub.pid)
+        inside = Branch(away.link.home, branch) if branch else None
+        return stub, family.bear(stub.pid), inside
     except BaseException:
+        if inside is not None:
+            inside.close()
         _undo(away, stub)
         stub.link.close()
         raise
-    child.shares_memory = shares_memory
-    children.begin(stub.pid, stub.program_tid(stub.pid), parent=away.pid)
-    link = GuestLink.unconnected(stub.link, target, away.link.timeout, child.loop.wake)
-    child.be_away(stub, link, away.mappings.inherited(stub.pid))
-    if branch:
-        link.start_inside(away.link.home, branch)
-    phases.done("deputy")
-    phases.report(log)
-    family.tell_of(child)
-    return stub.program_tid(stub.pid)
 
 
 def _unborn(away: Away, family: Family, event: Event) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from deputy.stub.resident import Resident
 from deputy.stub.traced import DEATH_PATIENCE
 from engine.calls import rests
-from engine.criu.clone import CLONE_OF_THREAD, clone_task
+from engine.criu.clone import CLONE_OF_THREAD, clone_task, kernel_translates
 from kernel_helpers.link.ends.home import SLOTS, HomeLink
 from kernel_helpers.process import syscalls, tracing
 from kernel_helpers.process.injection import native
@@ -260,7 +260,7 @@ class Stub(Resident):
             raise ProcessLookupError(errno.ESRCH, f"thread {parent} has ended")
         with self.injecting(parent) as thread:
             listing = f"/proc/{self.pid}/task/{host}/children"
-            known = {int(word) for word in Path(listing).read_text().split()}
+            known = set() if kernel_translates() else {int(word) for word in Path(listing).read_text().split()}
             at = self._slot(host) + 1024
             tid, program = clone_task(thread, _Memory(self.pid), at, 0, known, listing, exit_signal=exit_signal)
             newborn = thread.adopt_child(tid)

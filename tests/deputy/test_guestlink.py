@@ -109,7 +109,7 @@ def test_the_end_of_a_child_is_reported_although_its_parents_link_ends_first(rem
         home.set_stub(os.getpid(), 0)
         link = GuestLink.unconnected(home, remote.target, 20.0, lambda: None)
         branch = Branch(far, 1)
-        link.start_inside(trunk, 1)
+        link.start_inside(Branch(trunk, 1))
         remote.link.attach(branch)
         until(lambda: has_heard(remote, Control.CARRIED))
         trunk.send(Control.KILL, 0, b"", barrier=True)  # behind which nothing is read
@@ -129,7 +129,7 @@ def test_a_link_that_begins_inside_of_another_has_a_connection_of_its_own_after_
         home.set_stub(os.getpid(), 0)
         link = GuestLink.unconnected(home, remote.target, 20.0, lambda: None)
         branch = Branch(far, 1)
-        link.start_inside(trunk, 1)
+        link.start_inside(Branch(trunk, 1))
         remote.link.attach(branch)
         until(lambda: has_heard(remote, Control.CARRIED))
         assert link.is_whole and not remote.is_called
@@ -157,7 +157,7 @@ def test_a_link_whose_trunk_ends_has_a_connection_of_its_own_at_once(remote: Rem
             home.set_stub(os.getpid(), 0)
             link = GuestLink.unconnected(home, remote.target, 20.0, lambda: None)
             branch = Branch(far, 1)
-            link.start_inside(trunk, 1)
+            link.start_inside(Branch(trunk, 1))
             remote.link.attach(branch)
             until(lambda: has_heard(remote, Control.CARRIED))
         link.send(Control.THAW)
