@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
         "writes faster than the network carries",
     )  # fmt: skip
     made.add_argument("--async", dest="no_wait", action="store_true", help="do not wait; mosps shows what becomes of it")
+    made.add_argument("-v", "--verbose", action="store_true", help="also what the move was made of, with times")
     made.add_argument("--json", action="store_true", help="one JSON object instead of the line")
     return made
 
@@ -64,6 +65,8 @@ def body(arguments: Sequence[str] | None) -> int:
         print_json(answer)
     else:
         print(outcome(options.pid, answer))
+        if options.verbose:
+            print("\n".join(made_of(answer.get("steps", []))))
     return OK
 
 
@@ -75,6 +78,15 @@ def outcome(pid: int, answer: Mapping[str, Any]) -> str:
         return f"process {pid} stays {place(answer['where'])}: {answer.get('reason', 'it is there already')}"
     follows = f", {answer['follows_bytes'] / 2**20:.1f} MB follow" if answer.get("follows_bytes") else ""
     return f"process {pid} is {place(answer['where'])}, frozen {answer['frozen_ms']:.1f} ms, total {answer['total_ms']:.1f} ms{follows}"
+
+
+def made_of(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each step of a move, those in which the process stood still under a heading of their own."""
+    lines = []
+    for frozen, heading in ((False, "while it ran:"), (True, "while it stood still:")):
+        taken = [step for step in steps if step["frozen"] is frozen]
+        lines += [heading] * bool(taken) + [f"{step['ms']:9.1f} ms  {step['step']}" for step in taken]
+    return lines
 
 
 def checkpoint(pid: int, directory: str, as_json: bool) -> int:

@@ -28,7 +28,7 @@ class Mosd:
                 "id": number, "ok": True, "where": report.where, "frozen_ms": round(report.frozen_ms, 2),
                 "total_ms": round(report.total_ms, 2), "bytes": report.size, "engine": report.engine,
                 "ahead": report.ahead.sent, "ahead_ms": round(report.ahead.seconds * 1e3, 2),
-                "follows": report.follows,
+                "follows": report.follows, "steps": [[name, round(ms, 2), frozen] for name, ms, frozen in report.steps],
             }
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from deputy.link.guestlink import LinkLost
-from deputy.moves.report import Report
+from deputy.moves.report import Report, steps_of
 from deputy.requests import freezing
 from engine.calls import rests
 from engine.calls.restarts import SLEEPS, make_again
@@ -92,7 +92,8 @@ def come_home(process: Process, away: Away, begun: float, approach: Approach | N
         talk.close()
         frozen_for = frozen_until - frozen_at + (approach.stood_still if approach is not None else 0.0)
         total, size = time.monotonic() - begun, came.refilled.pages.bytes + ahead.sent
-        return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead, process.follows)
+        made = steps_of(approach.phases if approach is not None else None, phases)
+        return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead, process.follows, made)
     except freezing.Writes:  # it was not stopped: what has come ahead stays of use, and its conversation goes on
         if approach is None:
             talk.close()

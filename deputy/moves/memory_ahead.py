@@ -21,6 +21,7 @@ from deputy.stub.stub import Stub
 from deputy.stub.traced import Replaced
 from engine.mappings.layout import Span, merge, subtract_all
 from engine.mappings.mappings import PAGE
+from engine.phases import Phases
 from engine.pour import postcopy, precopy
 from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.process.seizing import Frozen
@@ -50,6 +51,7 @@ class Approach:
         self.progress = precopy.Progress()
         self.over_since = 0.0
         """when that was, as time.monotonic()"""
+        self.phases = Phases("approach")
         self._away = away
         self._patience = patience
         self._target = away.link.target
@@ -77,6 +79,7 @@ class Approach:
             self._is_void = True
         finally:
             self.over_since = time.monotonic()
+            self.phases.done("memory ahead")
             self.is_over = True
             done()
 

@@ -21,7 +21,7 @@ from deputy.link.guestlink import GuestLink, Target
 from deputy.moves.commit import commit, give_pages
 from deputy.moves.frozen import Held, check_it_may_leave, send_late_files, watch_signals
 from deputy.moves.preparation import Preparation
-from deputy.moves.report import Report
+from deputy.moves.report import Report, steps_of
 from deputy.moves.running import await_running
 from deputy.requests import freezing, signalfds
 from deputy.requests.freezing import Writes
@@ -84,6 +84,7 @@ def leave(process: Process, preparation: Preparation, begun: float, held: Held |
     if held is None:
         preparation.link.foresee()
     frozen_at = begun if held is not None else time.monotonic()
+    preparation.phases.done("ready here")
     phases = Phases("out")
     frozen, ends = (held.frozen, {}) if held is not None else freezing.seize(process.pid, places, waits)
     cuts: dict[int, rests.Cut] = {}
@@ -128,7 +129,8 @@ def leave(process: Process, preparation: Preparation, begun: float, held: Held |
         _settle(process)
     preparation.abandon()  # nothing of it is needed any more
     frozen_for = frozen_until - frozen_at + preparation.stood_still
-    return Report(process.where, frozen_for * 1e3, (time.monotonic() - begun) * 1e3, size, engine, preparation.progress, process.follows)
+    total, made = time.monotonic() - begun, steps_of(preparation.phases, phases)
+    return Report(process.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, process.follows, made)
 
 
 def _look_at(process: Process, preparation: Preparation, frozen: Frozen, left: Sequence[Span]) -> tuple[Standing, list[str]]:
@@ -262,6 +264,7 @@ def hop(process: Process, away: Away, preparation: Preparation, begun: float) ->
     old = away.link
     source = preparation.source or _ready_source(old.target, preparation)
     frozen_at = time.monotonic()
+    preparation.phases.done("ready here")
     phases = Phases("hop")
     pending = freezing.freeze_guest(away, preparation.over_since)
     phases.done("freeze")
@@ -300,8 +303,8 @@ def hop(process: Process, away: Away, preparation: Preparation, begun: float) ->
     phases.report(log)
     preparation.abandon()
     frozen_for = frozen_until - frozen_at + preparation.stood_still
-    total = time.monotonic() - begun
-    return Report(process.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, process.follows)
+    total, made = time.monotonic() - begun, steps_of(preparation.phases, phases)
+    return Report(process.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, process.follows, made)
 
 
 def _ready_source(left: Target, preparation: Preparation) -> Channel:

@@ -18,6 +18,7 @@ from engine.files import files
 from engine.leaving.permission import Owner, has_fixed_ids, may_leave
 from engine.leaving.refusal import why_not
 from engine.mappings.memory_nodes import memory_nodes
+from engine.phases import Phases
 from engine.pour import postcopy, precopy
 from engine.signals.pending import Pending
 from kernel_helpers.common.errors import FarhomeError, MoveRefused, sentence
@@ -71,13 +72,13 @@ class Preparation:
         self.source: Channel | None = None
         """to where a guest is that is to hop"""
         self._left = left
+        self.phases = Phases("preparation")
         self.files = known or []
         self._is_hop = known is not None
         self._held_by = held_by
         self._trace = trace
         self._link_timeout = link_timeout
-        self.begins = begins
-        self.says = says
+        self.begins, self.says = begins, says
         self.owners = owners
         self.memory = memory
         self.link = LinkAhead(pid)
@@ -118,7 +119,9 @@ class Preparation:
             reason = may_leave(self.pid, self.owners) or (None if self._is_hop else why_not(self.pid, lasting=True))
             if reason is not None:
                 raise MoveRefused(self.pid, reason)
+        self.phases.done("looked at")
         self.channel = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=self._patience))
+        self.phases.done("connected")
         if self._held_by:
             self.channel.send("replace")
         uname = os.uname()
@@ -133,7 +136,9 @@ class Preparation:
             identity=identity(self.pid).to_wire() if self._is_hop else None, fixed_ids=has_fixed_ids(self.pid),
         )  # fmt: skip
         self.send_wanted(self.files)
+        self.phases.done("files there")
         self._send_clocks()
+        self.phases.done("place there")
         if not self.begins and self.lockable < locked_bytes(self.pid):
             raise MoveRefused(self.pid, TOO_LITTLE)
         if self._left is not None:
@@ -164,6 +169,7 @@ class Preparation:
         if message["op"] != "ready":
             raise WireError(f"{left.node} said {message['op']!r} where 'ready' was due")
         self.unwatched = bool(message.get("unwatched"))
+        self.phases.done("memory ahead")
         if message.get("sent"):
             self.progress = precopy.Progress(before=int(message["sent"]), seconds=float(message["seconds"]))
 
@@ -178,7 +184,12 @@ class Preparation:
         assert self.ahead is not None and self.channel is not None
         ahead, target = self.ahead, self.channel
         self.progress = ahead.progress
-        self._work(lambda: ahead.run(target), done)
+
+        def run() -> None:
+            ahead.run(target)
+            self.phases.done("memory ahead")
+
+        self._work(run, done)
 
     def _send_clocks(self) -> None:
         """Until the target is ready: it asks how late it is here, for the guest's clocks are those of its home."""

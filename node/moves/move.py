@@ -11,6 +11,9 @@ from kernel_helpers.common.errors import MoveRefused
 from node.moves.home_process import HOME
 from wire.frames import Message
 
+STEPS_MOST, STEP_MOST = 40, 40
+"""Steps of a move that a deputy may report, and characters of a name of one."""
+
 
 class MoveFailed(MoveRefused):
     """process {pid} stays where it is: {reason}"""
@@ -48,6 +51,8 @@ class MoveReport:
     ahead_ms: float = 0.0
     follows: int = 0
     """bytes that follow it, at most"""
+    steps: tuple[tuple[str, float, bool], ...] = ()
+    """what it was made of, in order: name, milliseconds, whether the process stood still"""
 
 
 @dataclass(frozen=True)
@@ -88,13 +93,17 @@ class Progress:
         return {"sent": self.sent, "total": self.total, "round": self.round, "left": self.left, "rate": self.rate}
 
 
-def report_of(pid: int, answer: Message) -> MoveReport:
-    """Return what a deputy answered. Errors: MoveRefused with its sentence, ValueError."""
+def report_of(pid: int, answer: Message, reserved: float | None = None) -> MoveReport:
+    """Return what a deputy answered. reserved: milliseconds that its place had taken before. Errors: MoveRefused with its sentence,
+    ValueError, TypeError."""
     if answer.get("ok") is not True:
         sentence = str(answer.get("error", "the deputy refused without a reason"))
         raise MoveRefused(pid, sentence.removeprefix(f"process {pid} stays at home: "))
+    steps = [("place reserved", reserved, False)] if reserved is not None else []
+    steps += [(str(name)[:STEP_MOST], float(ms), frozen is True) for name, ms, frozen in answer.get("steps", [])[:STEPS_MOST]]
     return MoveReport(
         pid, str(answer["where"]), float(answer.get("frozen_ms", 0.0)), float(answer.get("total_ms", 0.0)),
         int(answer.get("bytes", 0)), str(answer.get("engine", "")), int(answer.get("ahead", 0)),
         float(answer.get("ahead_ms", 0.0)), int(answer.get("follows", 0)),
+        tuple(steps),
     )  # fmt: skip

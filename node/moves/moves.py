@@ -180,13 +180,12 @@ class Mover:
 
     async def _send(self, entry: HomeProcess, target: str, runnable: float, slowdown: float | None, manner: Manner) -> MoveReport:
         """Out or hop. Errors: PeerError, ProgramError, OSError, MoveRefused."""
-        stat = process.read_stat(entry.pid)
+        begun, stat = time.monotonic(), process.read_stat(entry.pid)
         if stat is None or stat.state in "ZX":
             raise MoveRefused(entry.pid, ENDED)
-        changes: dict[str, Any] = {"state": "hopping"}
+        changes: dict[str, Any] = {"state": "hopping", "towards": target}
         if entry.where == HOME:
-            changes = {"state": "leaving", "resident": stat.resident}
-        changes["towards"] = target
+            changes |= {"state": "leaving", "resident": stat.resident}
         if (unfit := await self._why_unfit(target)) is not None:
             raise MoveRefused(entry.pid, unfit)
         entry = self._registry.update(entry.pid, **changes) or entry
@@ -212,8 +211,9 @@ class Mover:
             if manner.begins is not None:
                 fields |= {"begins": os.path.basename(entry.command.split(" ")[0])[:NAME_MOST] or "?", "says": manner.says}
             steps.reached("asked")
+            reserved = (time.monotonic() - begun) * 1e3
             answer = await deputy.request("move", MOVE_TIMEOUT + memory / SLOWEST, **fields)
-            return report_of(entry.pid, answer)
+            return report_of(entry.pid, answer, reserved)
         except (KeyError, TypeError, ValueError):
             raise MoveRefused(entry.pid, f"{target} did not answer as it should") from None
         except BaseException as error:

@@ -267,4 +267,5 @@ def _reported(report: MoveReport) -> dict[str, Any]:
         "pid": report.pid, "where": report.where, "frozen_ms": report.frozen_ms, "total_ms": report.total_ms, "bytes": report.size,
         "ahead_bytes": report.ahead, "ahead_ms": report.ahead_ms, "engine": report.engine, "moved": report.engine != "none",
         "follows_bytes": report.follows,
+        "steps": [{"step": name, "ms": round(ms, 2), "frozen": frozen} for name, ms, frozen in report.steps],
     }  # fmt: skip

@@ -45,6 +45,14 @@ def test_mistakes_and_no_daemon_are_one_sentence(tmp_path: Path, argv: list[str]
     assert done.stderr.startswith(argv[0])
 
 
+def test_the_steps_of_a_move_are_listed_by_whether_the_process_ran() -> None:
+    steps = [("place reserved", 7.25, False), ("stopped", 0.5, True), ("memory ahead", 1234.5, False)]
+    assert migrate.made_of([{"step": name, "ms": ms, "frozen": frozen} for name, ms, frozen in steps]) == [
+        "while it ran:", "      7.2 ms  place reserved", "   1234.5 ms  memory ahead", "while it stood still:", "      0.5 ms  stopped",
+    ]  # fmt: skip
+    assert migrate.made_of([]) == []
+
+
 @pytest.mark.parametrize("command", ["migrate", "mosps", "mosctl", "mosd", "mosrun"])
 def test_help_has_examples_and_exit_codes(tmp_path: Path, command: str) -> None:
     done = run(tmp_path, command, "--help")

@@ -46,7 +46,7 @@ _farhome_mosrun() {
 }
 
 _farhome_migrate() {
-    case ${COMP_WORDS[COMP_CWORD]} in -*) _farhome_words "--engine --memory --async --json --help"; return ;; esac
+    case ${COMP_WORDS[COMP_CWORD]} in -*) _farhome_words "--engine --memory --async --verbose -v --json --help"; return ;; esac
     case ${COMP_WORDS[COMP_CWORD - 1]} in --engine) _farhome_words "auto pour criu"; return ;; --memory) _farhome_words "auto precopy postcopy"; return ;; esac
     if [ "$COMP_CWORD" = 1 ]; then
         _farhome_words "$(_farhome_pids)"
