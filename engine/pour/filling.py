@@ -6,6 +6,7 @@ it does into a stub that comes home.
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import struct
@@ -35,7 +36,9 @@ _MAP_FIXED_NOREPLACE = 0x100000
 _MREMAP_MOVE = 1 | 2  # MAYMOVE | FIXED
 _AT_FDCWD = U64 - 99
 _SCRATCH = 4 * PAGE
-"""Bytes of scratch memory: the longest path."""
+"""Bytes of scratch memory: calls, and several paths."""
+_PATH_MOST = PAGE
+"""Bytes of a path, with its NUL (PATH_MAX)."""
 
 
 class Filling:
@@ -110,40 +113,51 @@ class Filling:
         frozen.call(SYS.personality, identity.personality)
         raise_lock_limit(frozen.pid, identity.limits.get(resource.RLIMIT_MEMLOCK, (0, 0))[1])
         half = _SCRATCH // 2  # calls, and behind them what these read and write
-        limits = [(number, scratch + half + 16 * number, *wanted) for number, wanted in identity.limits.items()]
+        limits = [(number, scratch + half + 16 * place, *wanted) for place, (number, wanted) in enumerate(identity.limits.items())]
         frozen.calls([(SYS.prlimit64, 0, number, 0, at) for number, at, _, _ in limits], scratch, half)
-        for _, at, soft, hard in limits:
-            _, most = struct.unpack("<QQ", frozen.read(at, 16))
-            frozen.write(at, struct.pack("<QQ", min(soft, most), min(hard, most)))
+        most = [hard for _, hard in struct.iter_unpack("<QQ", frozen.read(scratch + half, 16 * len(limits)))]
+        given = [struct.pack("<QQ", min(soft, top), min(hard, top)) for (_, _, soft, hard), top in zip(limits, most, strict=True)]
+        frozen.write(scratch + half, b"".join(given))
         frozen.calls([(SYS.prlimit64, 0, number, at, 0) for number, at, _, _ in limits], scratch, half)
         self._show_program(context, scratch)
 
     def _show_program(self, context: Context, scratch: int) -> None:
         """Which program it is, and where its parts are."""
-        program = self._open(context.identity.program, scratch)
+        (program,) = self._open([context.identity.program], scratch)
         set_memory_layout(self.frozen, context.memory, scratch, program)
         self.frozen.call(SYS.close, program)
 
-    def _open(self, path: str, scratch: int) -> int:
-        self.frozen.write(scratch, os.fsencode(path) + b"\0")
-        return self.frozen.call(SYS.openat, _AT_FDCWD, scratch, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    def _open(self, paths: Sequence[str], scratch: int) -> list[int]:
+        """Descriptors of these files, opened as many at a time as there is memory for. Errors: BadContext, OSError."""
+        room, flags, first, descriptors = PAGE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0, list[int]()
+        texts = [os.fsencode(path) + b"\0" for path in paths]
+        if any(len(text) > _PATH_MOST for text in texts):
+            raise BadContext("the name of a file is too long")
+        while first < len(texts):
+            some = texts[first : first + room // many_calls.CALL_BYTES]
+            places = [end - len(text) for text, end in zip(some, itertools.accumulate(map(len, some)), strict=True)]
+            fitting = [place for place, text in zip(places, some, strict=True) if place + len(text) <= _SCRATCH - room]
+            self.frozen.write(scratch + room, b"".join(some[: len(fitting)]))
+            calls = [(SYS.openat, _AT_FDCWD, scratch + room + place, flags) for place in fitting]
+            descriptors += [check(found, f"openat in {self.frozen.pid}") for found in self.frozen.results(calls, scratch, room)]
+            first += len(fitting)
+        return descriptors
 
     def _map_files(self, maps: Sequence[Mapping], scratch: int) -> None:
-        descriptors: dict[str, int] = {}
         calls: list[tuple[int, ...]] = []
+        paths = list(dict.fromkeys(m.path for m in maps if m.is_file))
+        opened = self._open([path.replace("\\012", "\n") for path in paths], scratch)
+        descriptors = dict(zip(paths, opened, strict=True))
         for m in maps:
             if not m.is_file:
                 continue
-            path = m.path.replace("\\012", "\n")
-            if path not in descriptors:
-                descriptors[path] = self._open(path, scratch)
             flags = m.flags | _MAP_FIXED_NOREPLACE
             if m.flags == MAP_PRIVATE and "nr" in m.vmflags:
                 flags |= 0x4000  # MAP_NORESERVE
             # Memory that was writable once stays accounted for, and a mapping of its own (VM_ACCOUNT): it is made as it was.
             was_writable = m.private and "ac" in m.vmflags and not m.prot & PROT_WRITE
             prot = m.prot | (PROT_WRITE if was_writable else 0)
-            calls.append((SYS.mmap, m.start, m.length, prot, flags, descriptors[path], m.offset))
+            calls.append((SYS.mmap, m.start, m.length, prot, flags, descriptors[m.path], m.offset))
             if was_writable:
                 calls.append((SYS.mprotect, m.start, m.length, m.prot))
         calls += [(SYS.close, descriptor) for descriptor in descriptors.values()]
