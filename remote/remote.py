@@ -75,11 +75,11 @@ class Remote:
         self.selector = tree.selector
         self._waker = tree.waker
         self._reception = reception or Reception(options.address, options.secret, tree.waker.wake)
-        self.joining = QuickJoining() if reception is None and options.cgroup else None
-        """while the guest is expected"""
         self._moves = Conversations(self, tree.selector, self._reception)
         self.server = LocalServer(options.socket, self.selector, self._on_message, waits=reception is not None)
         self.server.greet({"event": "listening", "port": self._reception.port})
+        self.joining = QuickJoining() if reception is None and options.cgroup else None
+        """while the guest is expected"""
 
     def end(self) -> None:
         """Takes away all that was made for the guest, which has gone or goes now."""

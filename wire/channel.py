@@ -8,6 +8,7 @@ is of one role, which the handshake reports: ``move`` (msgpack frames and byte s
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -28,6 +29,10 @@ HELLO_TIMEOUT = 10.0
 SILENCE = 10
 """Seconds of waiting for word from a peer whose kernel does not answer either, after which it is dead to a move: a process may be
 standing still for it. (The link has a heartbeat of its own.)"""
+SECRET = 32
+"""Bytes of a secret."""
+REHEARSED_FOR = 0.001
+"""Seconds."""
 UNREAD = 15
 """Seconds that what was sent to a peer may stay unread."""
 
@@ -94,6 +99,15 @@ def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float =
     except BaseException:
         connection.close()
         raise
+
+
+def rehearse() -> None:
+    """Begins a handshake with itself, of which the first in a program takes 3 ms more than others: for a program that is forked from."""
+    with contextlib.ExitStack() as ends:
+        for connection, role in zip(socket.socketpair(), (ROLES[0], None), strict=True):
+            ends.enter_context(connection)
+            with contextlib.suppress(OSError):  # nobody answers
+                open_encrypted(connection, bytes(SECRET), role, REHEARSED_FOR)
 
 
 def listen(address: str) -> socket.socket:

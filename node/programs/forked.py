@@ -159,7 +159,7 @@ def _become(argv: Sequence[str], received: Sequence[int], numbers: Sequence[int]
 
 
 def _preload() -> None:
-    """What they import and compute before they can do anything; nothing that opens a descriptor or starts a thread."""
+    """What they import and compute before they can do anything; nothing that leaves a descriptor open or starts a thread."""
     for module in ROOMS.values():
         importlib.import_module(module)
     import deputy.__main__
@@ -170,6 +170,7 @@ def _preload() -> None:
     from kernel_helpers.link.ends.native import native as link_functions
     from kernel_helpers.pages.tables import vmas
     from kernel_helpers.process.injection import native
+    from wire import channel
 
     # What the first use compiles and imports.
     deputy.__main__.parser().parse_args(["--pid", "1", "--socket", "s", "--node", "n", "--owner", "0:0:0"])
@@ -182,6 +183,7 @@ def _preload() -> None:
     vmas.layout()
     native.functions()
     link_functions()
+    channel.rehearse()
     with contextlib.suppress(Exception):
         criu.tool()
     gc.collect()

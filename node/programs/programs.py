@@ -31,7 +31,8 @@ from wire.frames import Message, WireError, encode
 
 APPEAR_TIMEOUT = 40.0
 """Seconds within which a started program must have its socket."""
-APPEAR_POLL = 0.01
+APPEAR_POLL, APPEAR_LOOK = 0.01, 0.0005
+"""Seconds between two attempts to connect, and between two looks whether the socket has appeared."""
 KEPT_LOGS = 100
 """Log files of deputies and remotes that are kept; they lie in memory."""
 REQUEST_TIMEOUT = 10.0
@@ -162,11 +163,19 @@ class Program:
                     raise ProgramError(f"{self.what} ended as soon as it was started: {self.last_words()}") from None
                 if loop.time() >= deadline:
                     raise ProgramError(f"{self.what} cannot be reached: {error.strerror or error}") from None
-            await asyncio.sleep(APPEAR_POLL)
+            await self._appear(loop.time() + APPEAR_POLL)
         self._writer, self._sending = writer, socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
         self._sending.setblocking(False)
         self.pid, self._socket = _peer(writer), _identity(self.path)
         self._task = loop.create_task(self._read(reader, writer))
+
+    async def _appear(self, until: float) -> None:
+        """Waits until its socket is there, or it has ended, or until then (of the loop): to look costs little, and to connect more."""
+        loop = asyncio.get_running_loop()
+        while not self.path.exists() and not self._ended.is_set() and loop.time() < until:
+            await asyncio.sleep(APPEAR_LOOK)
+        if not self._ended.is_set():
+            await asyncio.sleep(APPEAR_LOOK)  # it listens a moment after
 
     def last_words(self) -> str:
         """Return the last line of its log, which says why it ended."""

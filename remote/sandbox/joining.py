@@ -51,6 +51,8 @@ def own_groups(mounts: str = "/proc/self/mounts", groups: str = "/proc/self/cgro
     """Yield the `cgroup.procs` of the cgroup that this process is in, in each hierarchy. Errors: OSError."""
     own = [line.split(":", 2)[1:] for line in Path(groups).read_text(encoding="utf-8").splitlines()]
     for line in Path(mounts).read_text(encoding="utf-8").splitlines():
+        if " cgroup" not in line:
+            continue
         _, point, kind, options, *_ = line.split()
         wanted = {"cgroup": set(options.split(",")), "cgroup2": {""}}.get(kind, set())
         for controllers, path in own:

@@ -284,3 +284,15 @@ def test_noise_is_refused_and_costs_one_line(door: Reception, caplog: pytest.Log
         until(lambda: door.next() is not None)
     until(lambda: not _threads())
     assert sum("refused" in record.message for record in caplog.records) == 1
+
+
+def test_a_rehearsal_leaves_nothing_open_and_the_next_handshake_works() -> None:
+    before, threads = set(os.listdir("/proc/self/fd")), threading.active_count()
+    channel.rehearse()
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert threading.active_count() == threads
+    with channel.listen("127.0.0.1") as listener, ThreadPoolExecutor(1) as pool:
+        greeted = pool.submit(lambda: channel.greet(listener.accept()[0], bytes(channel.SECRET)))
+        channel.connect(listener.getsockname(), "move", bytes(channel.SECRET)).close()
+        assert greeted.result(20).role == "move"
+        greeted.result().close()
