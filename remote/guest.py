@@ -90,7 +90,7 @@ class Guest:
 
     def __init__(
         self, loop: Loop, frozen: Frozen, sandbox: Sandbox, link: GuestEnd, uid: int, command: str, userfaultfd: int = -1,
-        taker: Taker | None = None, home_nodes: str = "", is_counted: bool = False,
+        taker: Taker | None = None, home_nodes: str = "", is_counted: bool = False, cpu_before: float | None = None,
     ) -> None:  # fmt: skip
         self._loop = loop
         self.tracee = tracee = Tracee(frozen, link, loop.options.pid, has_all_memory=taker is None)
@@ -134,7 +134,7 @@ class Guest:
         )  # fmt: skip
         self._answering = (self._unchanged, self.births, self._mappings, self._own_proc, self.marks, self.masks)
         """the handlers of a call that the link does not make, asked one after the other"""
-        self._cpu_before = figures.cpu_seconds(self.pid)
+        self._cpu_before = figures.cpu_seconds(self.pid) if cpu_before is None else cpu_before
         self._cpu_in_all: float | None = None
         if not is_counted:
             link.account.begin()
@@ -251,7 +251,9 @@ class Guest:
     def child(self, loop: Loop, born: Child) -> Guest:
         """A process that was born of this guest, and has not run yet."""
         self.sandbox.join()
-        child = Guest(loop, born.frozen, self.sandbox, born.link, self.uid, self.command, home_nodes=self.home_nodes)
+        child = Guest(
+            loop, born.frozen, self.sandbox, born.link, self.uid, self.command, home_nodes=self.home_nodes, is_counted=True, cpu_before=0.0
+        )
         child.tracee.shares_memory, child.waits.may_go_on = born.shares_memory, self.waits.may_go_on
         child.marks.home_has_guards, child.marks.home_lets_lock = self.marks.home_has_guards, self.marks.home_lets_lock
         if self.tracee.trace is not None:

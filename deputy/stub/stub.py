@@ -385,7 +385,8 @@ class _Memory:
 
     def write(self, address: int, data: bytes) -> None:
         """Errors: OSError."""
-        native.check(_write(self.pid, address, data), "writing the stub")
+        if native.functions().inject_write(self.pid, address, data, len(data)) != len(data):
+            native.check(_write(self.pid, address, data), "writing the stub")
 
 
 def _write(pid: int, address: int, data: bytes) -> int:

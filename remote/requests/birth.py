@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import struct
 from contextlib import suppress
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from engine.context.capture import inner_tid
 from engine.criu.clone import CLONE_PTRACE, CLONE_VM, kernel_translates, translated
 from kernel_helpers.common.errors import FarhomeError
-from kernel_helpers.process.injection.native import check, read_memory
+from kernel_helpers.process.injection.native import check, functions, read_memory
 from kernel_helpers.process.syscalls import SYS, U64
 from kernel_helpers.process.thread import Thread
 
@@ -38,6 +39,8 @@ _PROCESS_KNOWN = CLONE_VM | CLONE_VFORK | _SETS | 0x100000000
 _ARGUMENTS = struct.Struct("<11Q")
 """struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup."""
 _INSTRUCTION = b"\x0f\x05"
+_SHARED = re.compile(rb"^\S+ .(?:w.s|..s .* \(deleted\)$)", re.MULTILINE)
+"""Of the lines of /proc/PID/maps: what is shared and may be written, or has no name: that is its own, and may be made writable."""
 CALLS = (SYS.clone, SYS.clone3, SYS.fork, SYS.vfork)
 
 
@@ -138,12 +141,8 @@ def bear(parent: Thread, wish: Wanted, number: int, first: int, instruction: int
 
 def shared_memory(pid: int) -> bool:
     """Whether a process has memory that it would share with a child that it forks: home and its guests cannot. Errors: OSError."""
-    with open(f"/proc/{pid}/maps", "rb") as maps:
-        for line in maps:
-            permissions = line.split(None, 2)[1]
-            if permissions[3:4] == b"s" and (b"w" in permissions or line.endswith(b" (deleted)\n")):
-                return True  # what has no name is its own, and may be made writable
-    return False
+    with open(f"/proc/{pid}/maps", "rb", buffering=0) as maps:
+        return _SHARED.search(maps.readall()) is not None
 
 
 def _children(first: int) -> str:
@@ -162,6 +161,8 @@ def _read(tid: int, address: int, size: int) -> bytes | None:
 
 
 def _write(pid: int, address: int, data: bytes) -> None:
+    if functions().inject_write(pid, address, data, len(data)) == len(data):
+        return
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         memory.seek(address)
         memory.write(data)
