@@ -60,9 +60,9 @@ def test_link_cut_for_five_seconds(cluster: Cluster) -> None:
         assert appender.lines() == [str(number) for number in range(count)]
 
 
-@pytest.mark.parametrize("count", [8000, pytest.param(40000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [5000, pytest.param(40000, marks=pytest.mark.soak)])
 def test_link_cut_again_and_again_while_calls_are_under_way(cluster: Cluster, count: int) -> None:
-    with Running(cluster, "appender", f"lines {count} 200") as appender:  # so slow that it has not ended before it is away
+    with Running(cluster, "appender", f"lines {count} 700") as appender:  # so slow that it has not ended before it is away
         appender.moved("n2")
         for _ in range(3):
             appender.works(seconds=40)
