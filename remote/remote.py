@@ -22,6 +22,7 @@ from remote.reception import Reception
 from remote.requests.births import Child
 from remote.requests.home_files import HomeFiles
 from remote.sandbox.joining import QuickJoining
+from remote.sandbox.sandbox import cgroup_directories
 from wire.channel import Channel
 from wire.control import Control
 from wire.frames import Message, WireError
@@ -78,7 +79,7 @@ class Remote:
         self._moves = Conversations(self, tree.selector, self._reception)
         self.server = LocalServer(options.socket, self.selector, self._on_message, waits=reception is not None)
         self.server.greet({"event": "listening", "port": self._reception.port})
-        self.joining = QuickJoining() if reception is None and options.cgroup else None
+        self.joining = QuickJoining(cgroup_directories(options.cgroup)) if reception is None else None
         """while the guest is expected"""
 
     def end(self) -> None:

@@ -65,7 +65,7 @@ def come_home(process: Process, away: Away, begun: float, approach: Approach | N
         phases = Phases("home")
         pending = freezing.freeze_guest(away, since)
         kept: Pending = []
-        phases.done("freeze")
+        phases.done("stopped")
         try:
             came = _refill(away, approach, talk, pending, kept, phases)
         except BaseException:
@@ -75,9 +75,9 @@ def come_home(process: Process, away: Away, begun: float, approach: Approach | N
             stub.resume_as_stub()
             freezing.thaw(away)
             raise
-        phases.done("refill")
+        phases.done("restored")
         frozen_until = _let_go(process, away, came)
-        phases.done("let go")
+        phases.done("running")
         phases.report(log)
         process.away = None
         process.is_followed(sum(end - start for start, end in came.owed), late=came.late)
@@ -125,14 +125,14 @@ def _refill(away: Away, approach: Approach | None, talk: Channel, pending: Pendi
     announced = talk.expect("context", timeout=30.0)
     filled, owed = precopy.spans(announced.get("kept", [])), precopy.spans(announced.get("owed", []))
     context = Context.from_wire(talk.receive_block(CONTEXT_LIMIT))
-    phases.done("capture there")
+    phases.done("captured there")
     stub.relocate([*Maps.of(context.maps).spans, *(one.span for one in context.objects)])
     frozen = stub.stop()
     if approach is not None:
         for start, end in approach.areas_but(filled):
             frozen.call(SYS.munmap, start, end - start)
         approach.spent()
-    phases.done("stop the stub")
+    phases.done("stub stopped")
     kept += take(frozen)  # they would go with the actions of signals, which are set
     waiting = settled(merged(pending + away.signals.held() + kept))
     may_go_on = lets_sleeps_go_on(chains(frozen).values())

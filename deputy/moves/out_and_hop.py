@@ -88,16 +88,16 @@ def leave(process: Process, preparation: Preparation, begun: float, held: Held |
     phases = Phases("out")
     frozen, ends = (held.frozen, {}) if held is not None else freezing.seize(process.pid, places, waits)
     cuts: dict[int, rests.Cut] = {}
-    phases.done("seize")
+    phases.done("stopped")
     try:
         cuts = rests.find(frozen) if held is None else {}
         if not all(rests.is_for_link(cut.number, cut.arguments) for cut in cuts.values()):
             raise Writes
         rests.make_again(frozen, cuts)
         standing, by_descriptor = (held.standing, held.by_descriptor) if held is not None else _look_at(process, preparation, frozen, left)
-        phases.done("why not")
+        phases.done("examined")
         mappings = _send_late_files(process, preparation, standing.named)
-        phases.done("late files")
+        phases.done("late files sent")
         names = inner_tids(process.pid, list(frozen.threads))
         if by_descriptor:
             watch_signals(
@@ -158,9 +158,9 @@ def _await_commit(process: Process, preparation: Preparation, frozen: Frozen, st
     assert preparation.channel is not None
     connection: Connection | None = None
     try:
-        phases.done("loop")
+        phases.done("stub made")
         frozen.park()  # should we die while we wait, it goes on as if nothing had been
-        phases.done("stub")
+        phases.done("link made")
         stub.memory.objects = mappings.objects()
         connection = _connect(preparation)  # while the target pours
         preparation.channel.expect("prepared", timeout=RESTORE_TIMEOUT)
@@ -211,9 +211,9 @@ def _be_away(
     with suppress(ProcessLookupError):  # it has just been killed: the guest hears of it over the link
         stub.start()
     guest_link.start(connection)
-    phases.done("commit")
+    phases.done("committed")
     frozen_until = await_running(preparation, process.options.link_timeout, lambda: process.is_linked_by(guest_link))
-    phases.done("start there")
+    phases.done("running there")
     phases.report(log)
     return frozen_until
 
@@ -231,7 +231,7 @@ def _commit(frozen: Frozen, preparation: Preparation, parts: list[Part], phases:
     waiting = take(frozen, but=preparation.watched)
     try:
         waits = frozen.note_commit(preparation.target.node)
-        phases.done("restore there")
+        phases.done("restored there")
         if not waits:  # if we are killed after the commit, it must not run here
             frozen.park()
             _bind(frozen)
@@ -267,7 +267,7 @@ def hop(process: Process, away: Away, preparation: Preparation, begun: float) ->
     preparation.phases.done("ready here")
     phases = Phases("hop")
     pending = freezing.freeze_guest(away, preparation.over_since)
-    phases.done("freeze")
+    phases.done("stopped")
     try:
         reason = "it ends, and dumps core" if away.death is not None else may_leave(away.pid, preparation.owners)
         if reason is not None:
@@ -275,15 +275,15 @@ def hop(process: Process, away: Away, preparation: Preparation, begun: float) ->
         pending = signalfds.adopt(away, pending)
         send_late_files(preparation, away.mappings.files())
         watch_signals(preparation, away.stub.watched, {away.stub.program_tid(tid): mask for tid, mask in away.stub.kept.items()})
-        phases.done("late files")
+        phases.done("late files sent")
         source.send(
             "hop", address=list(preparation.target.address), secret=preparation.target.secret,
             engine=preparation.engine, kernel=preparation.kernel, lockable=preparation.lockable,
         )  # fmt: skip
         engine, size, owed = _sent(source, talk)
-        phases.done("dump and send there")
+        phases.done("captured and sent there")
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
-        phases.done("restore there")
+        phases.done("restored there")
         connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
         commit(preparation, pending, away.signals.stopped, old.home.parts())
     except BaseException:
@@ -297,9 +297,9 @@ def hop(process: Process, away: Away, preparation: Preparation, begun: float) ->
     guest_link.start(connection)
     away.signals.let_go()
     process.is_followed(owed)
-    phases.done("commit")
+    phases.done("committed")
     frozen_until = await_running(preparation, process.options.link_timeout, lambda: process.is_linked_by(guest_link))
-    phases.done("start there")
+    phases.done("running there")
     phases.report(log)
     preparation.abandon()
     frozen_for = frozen_until - frozen_at + preparation.stood_still
@@ -326,13 +326,13 @@ def _send(
         if context is None:
             context = capture(frozen, known=standing.maps)
             frozen.park()  # should we die while it is sent, it goes on as if nothing had been
-        phases.done("capture")
+        phases.done("captured")
         if not can_lock(context, preparation.lockable):
             raise MoveRefused(frozen.pid, TOO_LITTLE)
         reason = obstacle(context, preparation.kernel)
         if reason is None:
             size = precopy.send_context(frozen, with_pending(context, []), talk, preparation.ahead)
-            phases.done("send")
+            phases.done("sent")
             return "pour", size, context
         if preparation.engine == "pour":
             raise MoveRefused(frozen.pid, reason)
@@ -366,7 +366,7 @@ def _copy_and_send(frozen: Frozen, directory: Path, talk: Channel, phases: Phase
         talk.send("images", beside=to_wire(hollow))
         size = talk.send_directory(directory)
         size += send_own_pages(frozen.pid, page_ranges(hollow), talk.connection, RESTORE_TIMEOUT).bytes
-        phases.done("send")
+        phases.done("sent")
         return size
     finally:
         shutil.rmtree(directory, ignore_errors=True)

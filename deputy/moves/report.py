@@ -7,14 +7,6 @@ from dataclasses import dataclass, field
 from engine.phases import Phases
 from engine.pour.precopy import Progress
 
-WORDS = {
-    "seize": "stopped", "freeze": "stopped", "why not": "examined", "late files": "late files sent", "capture": "captured",
-    "capture there": "captured there", "send": "sent", "dump and send there": "captured and sent there", "loop": "stub made",
-    "stub": "link made", "restore there": "restored there", "commit": "committed", "start there": "running there",
-    "stop the stub": "stub stopped", "refill": "restored", "let go": "running",
-}  # fmt: skip
-"""How steps are called for users that engine/phases.py knows by other names."""
-
 
 @dataclass(frozen=True)
 class Report:
@@ -35,4 +27,4 @@ class Report:
 def steps_of(before: Phases | None, frozen: Phases) -> tuple[tuple[str, float, bool], ...]:
     """Return Report.steps of a move: before: while the process ran; frozen: from then on."""
     ran = [(name, ms, False) for name, ms in before.times] if before is not None else []
-    return (*ran, *((WORDS.get(name, name), ms, True) for name, ms in frozen.times))
+    return (*ran, *((name, ms, True) for name, ms in frozen.times))

@@ -178,7 +178,7 @@ class Stub(Resident):
         OSError, TimeoutError."""
         with self.injecting(program) as thread:
             at = self._slot(thread.tid) + 1024  # see default_action()
-            native.check(_write(self.pid, at, _IGNORED.ljust(_SIGNAL_ACTION, b"\0")), "writing the stub")
+            native.write_memory(self.pid, at, _IGNORED.ljust(_SIGNAL_ACTION, b"\0"))
             native.check(thread.call(SYS.rt_sigaction, number, at, at + _SIGNAL_ACTION, 8), f"rt_sigaction in {self.pid}")
             native.check(thread.call(SYS.rt_sigaction, number, at + _SIGNAL_ACTION, 0, 8), f"rt_sigaction in {self.pid}")
 
@@ -200,7 +200,7 @@ class Stub(Resident):
         with self.injecting() as thread:
             # The stack that the thread is on lies in the slot's page; its lower part is free for our structure.
             at = self._slot(thread.tid) + 1024
-            native.check(_write(self.pid, at, bytes(_SIGNAL_ACTION)), "writing the stub")
+            native.write_memory(self.pid, at, bytes(_SIGNAL_ACTION))
             native.check(thread.call(SYS.rt_sigaction, number, at, 0, 8), f"rt_sigaction in {self.pid}")
             thread.signal_mask &= ~(1 << number - 1)
 
@@ -385,13 +385,4 @@ class _Memory:
 
     def write(self, address: int, data: bytes) -> None:
         """Errors: OSError."""
-        if native.functions().inject_write(self.pid, address, data, len(data)) != len(data):
-            native.check(_write(self.pid, address, data), "writing the stub")
-
-
-def _write(pid: int, address: int, data: bytes) -> int:
-    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return os.pwrite(descriptor, data, address)
-    finally:
-        os.close(descriptor)
+        native.write_memory(self.pid, address, data)

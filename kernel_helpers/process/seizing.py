@@ -16,7 +16,14 @@ from kernel_helpers.calls.numbers import NAMES
 from kernel_helpers.common.errors import MoveRefused
 from kernel_helpers.inspection import places
 from kernel_helpers.process import many, many_calls, pause_loop
-from kernel_helpers.process.injection.native import PTRACE_O_SUSPEND_SECCOMP, PTRACE_O_TRACESYSGOOD, check, functions, read_memory
+from kernel_helpers.process.injection.native import (
+    PTRACE_O_SUSPEND_SECCOMP,
+    PTRACE_O_TRACESYSGOOD,
+    check,
+    functions,
+    read_memory,
+    write_memory,
+)
 from kernel_helpers.process.journal import Journal, Signals
 from kernel_helpers.process.syscalls import waits
 from kernel_helpers.process.thread import Thread
@@ -140,15 +147,8 @@ class Frozen:
             done += count
 
     def write_forced(self, address: int, data: bytes) -> None:
-        """Writes through /proc/PID/mem, which also writes where the process itself may not."""
-        descriptor = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            done = 0
-            while done < len(data):
-                rest = data[done:]
-                done += check(functions().farhome_guest_memory_write(descriptor, rest, len(rest), address + done), f"writing {self.pid}")
-        finally:
-            os.close(descriptor)
+        """Writes where the process itself may not. Errors: OSError."""
+        write_memory(self.pid, address, data)
 
     @contextmanager
     def scratch(self, size: int = 4096) -> Iterator[int]:

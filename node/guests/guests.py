@@ -31,9 +31,9 @@ from node.guests.remote_options import remote_options
 from node.guests.resting import Resting
 from node.programs.programs import Program, ProgramError, Programs
 from wire import steps
+from wire.channel import SECRET
 from wire.frames import Message
 
-SECRET = 32
 LISTEN_TIMEOUT = 15.0
 STALE_TIMEOUT = 8.0
 """Seconds that a new guest waits for the one with the same key, which has just left, to be cleared away."""

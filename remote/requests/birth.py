@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from engine.context.capture import inner_tid
 from engine.criu.clone import CLONE_PTRACE, CLONE_VM, kernel_translates, translated
 from kernel_helpers.common.errors import FarhomeError
-from kernel_helpers.process.injection.native import check, functions, read_memory
+from kernel_helpers.process.injection.native import check, read_memory, write_memory
 from kernel_helpers.process.syscalls import SYS, U64
 from kernel_helpers.process.thread import Thread
 
@@ -106,11 +106,11 @@ def bear(parent: Thread, wish: Wanted, number: int, first: int, instruction: int
         at = registers.rdi
         own = _read(parent.tid, at, _ARGUMENTS.size) or _read(parent.tid, at, 64) or b""
         changed = struct.pack("<Q", flags) + own[8:32] + bytes(8) + own[40:]  # the sandbox's process 1 needs no signal
-        _write(parent.pid, at, changed[:40])
+        write_memory(parent.pid, at, changed[:40])
         try:
             result = parent.call(SYS.clone3, at, registers.rsi)
         finally:
-            _write(parent.pid, at, own[:40])
+            write_memory(parent.pid, at, own[:40])
     else:
         stack, sets = (registers.rsi, (registers.rdx, registers.r10, registers.r8)) if call == SYS.clone else (0, (0, 0, 0))
         result = parent.call(SYS.clone, flags, stack, *sets)
@@ -128,7 +128,7 @@ def bear(parent: Thread, wish: Wanted, number: int, first: int, instruction: int
             thread.call(SYS.exit, 0)
         raise FarhomeError(f"the new task is {result} here and {number} at home")
     if call == SYS.clone3 and wish.is_process and not wish.shares_memory:
-        _write(thread.pid, at, own[:40])
+        write_memory(thread.pid, at, own[:40])
     child = registers.copy()
     child.rsp, child.fs_base = thread.registers.rsp, thread.registers.fs_base
     child.rip += len(_INSTRUCTION) if was_put_back else 0
@@ -158,11 +158,3 @@ def _tasks(listing: str) -> set[int]:
 
 def _read(tid: int, address: int, size: int) -> bytes | None:
     return read_memory(tid, address, size) if size else b""
-
-
-def _write(pid: int, address: int, data: bytes) -> None:
-    if functions().inject_write(pid, address, data, len(data)) == len(data):
-        return
-    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
-        memory.seek(address)
-        memory.write(data)

@@ -33,11 +33,10 @@ from remote.tracee.freezing import Freezing
 from remote.tracee.masks import Masks
 from remote.tracee.signals import GuestSignals
 from remote.tracee.tracee import Tracee
+from wire.channel import SECRET
 from wire.control import Control, pack
 
 log = logging.getLogger("remote")
-
-SECRET = 32
 
 
 @dataclass(frozen=True)

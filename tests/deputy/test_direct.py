@@ -110,24 +110,37 @@ def test_a_position_is_set_in_another_process(path: Path) -> None:
         child.stdin.close()
 
 
-APART = """
-import ctypes, os, sys, threading
-libc = ctypes.PyDLL(None)  # a child that is made while another thread has the interpreter would never get it
-def work():
-    if sys.argv[1] == "apart":
-        assert libc.unshare(0x400) == 0  # CLONE_FILES
-    if sys.argv[1] == "with a child" and not libc.syscall(56, 0x400, 0, 0, 0, 0):
-        os.read(0, 1)
-        os._exit(0)
-    print("there", flush=True)
-    sys.stdin.read()
-threading.Thread(target=work).start()
+APART = r"""
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static char *kind;
+static void *work(void *ignored)
+{
+    char byte;
+    int is_ready = strcmp(kind, "apart") || !unshare(CLONE_FILES);
+    if (is_ready && (strcmp(kind, "with a child") || syscall(SYS_clone, CLONE_FILES, 0, 0, 0, 0)))
+        is_ready = write(1, "there\n", 6) == 6;
+    read(0, &byte, is_ready);
+    _exit(0);
+}
+int main(int count, char **words)
+{
+    pthread_t thread;
+    kind = words[count - 1];
+    return pthread_create(&thread, 0, work, 0) || pthread_join(thread, 0);
+}
 """
 
 
 @pytest.mark.parametrize("kind", ["together", "apart", "with a child"])
-def test_threads_with_descriptors_of_their_own_are_found(kind: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", APART, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+def test_threads_with_descriptors_of_their_own_are_found(kind: str, tmp_path: Path) -> None:
+    program = tmp_path / "apart"
+    subprocess.run(["gcc", "-w", "-pthread", "-x", "c", "-", "-o", program], input=APART.encode(), timeout=60, check=True)
+    with subprocess.Popen([program, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == b"there\n"

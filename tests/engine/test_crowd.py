@@ -48,7 +48,7 @@ def crowd(path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def context_of(pid: int) -> Context:
     """All but which register sets each extended state counts as used (XSTATE_BV): of one that is as at first the processor says either."""
-    with seizing.seize(pid) as frozen:
+    with seizing.seize(pid, timeout=60) as frozen:
         found = capture(frozen)
     threads = (replace(one, extended_state=one.extended_state[:512] + one.extended_state[520:]) for one in found.threads)
     return replace(found, threads=tuple(threads))

@@ -96,7 +96,7 @@ def kill_at(process: Running, node: str, step: str, meanwhile: Callable[[], None
         waiting.communicate(timeout=30)
 
 
-@pytest.mark.parametrize(("node", "step"), [("n2", "arrival: run"), (HOME, "out: start there")])
+@pytest.mark.parametrize(("node", "step"), [("n2", "arrival: run"), (HOME, "out: running there")])
 def test_the_guest_of_one_that_has_just_left_ends_with_it(stoppable: Cluster, node: str, step: str) -> None:
     """At once, and not when its node has waited for its home long enough."""
     with Running(stoppable, "kinds", "beats 8 20") as process:
@@ -107,7 +107,7 @@ def test_the_guest_of_one_that_has_just_left_ends_with_it(stoppable: Cluster, no
 
 
 @pytest.mark.parametrize("with_mosd", [False, True], ids=["alone", "with mosd"])
-@pytest.mark.parametrize("step", ["out: stub", "out: restore there"])
+@pytest.mark.parametrize("step", ["out: link made", "out: restored there"])
 def test_a_ready_copy_on_a_node_ends_if_its_deputy_has_not_decided(stoppable: Cluster, step: str, with_mosd: bool) -> None:
     """The node does not know whether the process is to run there; its home does: it goes on at home, and can leave again."""
     home = stoppable.lab.node(HOME)
@@ -133,7 +133,7 @@ def test_the_guest_ends_if_its_end_is_heard_before_its_arrival(stoppable: Cluste
     """Its daemon finds its end and the deputy's last message at once."""
     node = stoppable.lab.node(HOME)
     with Running(stoppable, "kinds", "beats 8 20") as process:
-        with Stop(stoppable, HOME, "out: capture") as stop:
+        with Stop(stoppable, HOME, "out: captured") as stop:
             waiting = stoppable.home.popen(["migrate", str(process.pid), "n2"], "", stdout=-1, stderr=-1)
             stop.wait(lambda: None if waiting.poll() is None else waiting.communicate())
             node.signal_mosd(signal.SIGSTOP)
@@ -230,7 +230,7 @@ def test_a_child_that_is_home_before_a_daemon_knows_of_it_is_listed(stoppable: C
 def test_a_process_that_goes_on_and_ends_is_not_lost(stoppable: Cluster) -> None:
     with Running(stoppable, "kinds", "beats 8 20") as process:
         until("it moves", lambda: process.move("n2").done and process.move(HOME).done, seconds=30, every=0.5)
-        kill_at(process, HOME, "out: capture", meanwhile=(process.directory / "enough").touch)  # it checks for the file as soon as it runs
+        kill_at(process, HOME, "out: captured", meanwhile=(process.directory / "enough").touch)  # it checks for the file as soon as it runs
         assert process.end().endswith("status 0\n")
     until("it has gone on", lambda: log_lines(stoppable, HOME, f"process {process.pid} goes on without its deputy"))
     time.sleep(2.5)  # for the daemon to make up its mind

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.timeout(240)
 CELLS = list(matrix.cells(matrix.DOCUMENT.read_text()))
 OUTCOMES = {"here", "there", "either", "ends", "lost"}
 SAMPLE = {
-    ("out", "pour", "out: restore there", "deputy"), ("out", "pour", "out: restore there", "target remote"),
+    ("out", "pour", "out: restored there", "deputy"), ("out", "pour", "out: restored there", "target remote"),
     ("out", "pour", "commit said", "deputy"), ("out", "pour", "commit said", "home mosd"), ("out", "criu", "out: dump", "deputy"),
-    ("hop", "pour", "commit said", "left remote"), ("home", "pour", "home: let go", "deputy"),
+    ("hop", "pour", "commit said", "left remote"), ("home", "pour", "home: running", "deputy"),
 }  # fmt: skip
 """The cells that are tried each time."""
 

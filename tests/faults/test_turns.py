@@ -39,7 +39,7 @@ def test_arriving_and_leaving_guests_have_full_weight_and_others_do_not(stoppabl
             pytest.skip("no cpu controller in the nodes")
         file, _ = arriving
         until("it is one of them", lambda: weight(process) == (file, FULL_WEIGHT[file]))
-        leaving = weight_at(process, "home", HOME, "home: refill")
+        leaving = weight_at(process, "home", HOME, "home: restored")
         assert arriving == leaving == (file, FIRST_WEIGHT[file])
         (process.directory / "enough").touch()
         assert process.end().endswith("status 0\n")

@@ -108,7 +108,7 @@ def ends_with_its_part(
         assert (one.end(), written) == (f"{(expected := _natively(how, directory))[0]}status 0\n", expected[1])
 
 
-SENT = "out: loop"
+SENT = "out: stub made"
 """The state where the process is frozen and earlier states are no longer checked."""
 
 
@@ -119,9 +119,9 @@ SENT = "out: loop"
         ("jumps", ("n2",), SENT, ()),
         ("none", ("n2",), SENT, ()),
         pytest.param("restart", ("n2",), SENT, (), marks=pytest.mark.soak),
-        pytest.param("plain", ("n2", "n3"), "hop: freeze", (), marks=pytest.mark.soak),
-        pytest.param("plain", ("n2", HOME), "home: freeze", (), marks=pytest.mark.soak),
-        pytest.param("jumps", ("n2", HOME), "home: refill", (), marks=pytest.mark.soak),
+        pytest.param("plain", ("n2", "n3"), "hop: stopped", (), marks=pytest.mark.soak),
+        pytest.param("plain", ("n2", HOME), "home: stopped", (), marks=pytest.mark.soak),
+        pytest.param("jumps", ("n2", HOME), "home: restored", (), marks=pytest.mark.soak),
     ],
 )
 def test_a_signal_ends_it(cluster: Cluster, how: str, way: tuple[str, ...], step: str, then: tuple[str, ...], tmp_path: Path) -> None:

@@ -1,57 +1,66 @@
-"""Joining cgroups without a wait: where this process is, and that it stays there."""
+"""Joining cgroups without a wait: nobody is moved for it, and nobody is left behind."""
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from node.guests.cgroups import GuestGroups
 from remote.sandbox import joining
-from remote.sandbox.joining import QuickJoining, own_groups
+from remote.sandbox.joining import QuickJoining
+from remote.sandbox.sandbox import cgroup_directories
 from tests.node.nodes import wait_for
 
 GROUPS = Path("/proc/self/cgroup")
+CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children")
 
 
-def running() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "joining"]
+def is_running() -> bool:
+    return any(thread.name == "joining" for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize(
-    ("mounts", "groups", "found"),
-    [
-        ("cgroup2 /{} cgroup2 rw 0 0", "0::/a", ["a"]),
-        ("cgroup2 /{} cgroup2 rw 0 0", "0::/absent", []),
-        ("cgroup /{} cgroup rw,cpu,cpuacct 0 0", "3:cpu,cpuacct:/a/b\n0::/a", ["a/b"]),
-        ("cgroup /{} cgroup rw,name=systemd 0 0", "1:name=systemd:/a", ["a"]),
-        ("cgroup /{} cgroup rw,memory 0 0", "3:cpu:/a", []),
-        ("tmpfs /{} tmpfs rw 0 0", "0::/a", []),
-    ],
-)
-def test_the_own_group_is_found_in_each_hierarchy(tmp_path: Path, mounts: str, groups: str, found: list[str]) -> None:
-    for name in ("a", "a/b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "cgroup.procs").touch()
-    (tmp_path / "mounts").write_text(mounts.format(str(tmp_path)[1:]) + "\n")
-    (tmp_path / "groups").write_text(groups + "\n")
-    listed = list(own_groups(str(tmp_path / "mounts"), str(tmp_path / "groups")))
-    assert listed == [tmp_path / name / "cgroup.procs" for name in found]
+@pytest.fixture
+def directories() -> Iterator[list[str]]:
+    """Those of a guest's group."""
+    groups, key = GuestGroups(), f"joining-{os.getpid()}"
+    found = cgroup_directories(groups.create(key))
+    if not found:
+        pytest.skip("no cgroup can be made here")
+    yield found
+    assert groups.remove(key)
+    groups.remove_all()
 
 
-def test_this_process_stays_where_it_is_until_all_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [3, 1000])
+def test_nobody_is_moved(monkeypatch: pytest.MonkeyPatch, directories: list[str], most: int) -> None:
+    """Neither to the group that is named nor, if somebody else moves this program meanwhile, back to the one that it was in."""
+    written: list[str] = []
+    monkeypatch.setattr(joining, "MOST", most)
+    write = Path.write_text
+    monkeypatch.setattr(Path, "write_text", lambda path, text: written.append(text) or write(path, text))
     before = GROUPS.read_text()
-    quick = QuickJoining()
-    quick.close()
-    wait_for(lambda: not running())
-    monkeypatch.setattr(joining, "MOST", 3)
-    QuickJoining()
-    wait_for(lambda: not running())
+    quick = QuickJoining(directories)
+    wait_for(lambda: len(written) >= 3)
+    if most > 3:
+        quick.close()
+    wait_for(lambda: not is_running())
     assert GROUPS.read_text() == before
+    assert not any((Path(directory) / "cgroup.procs").read_text() for directory in directories)
+    assert str(os.getpid()) not in written
+    assert not Path(f"/proc/{written[0]}").exists()  # it has been waited for
 
 
-def test_where_no_group_may_be_written_to_nothing_is_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(joining, "own_groups", lambda: iter([tmp_path / "absent" / "cgroup.procs"]))
-    QuickJoining()
-    wait_for(lambda: not running())
+def test_where_no_group_may_be_written_to_nothing_is_done(tmp_path: Path) -> None:
+    QuickJoining([str(tmp_path / "absent")])
+    wait_for(lambda: not is_running())
     assert not (tmp_path / "absent").exists()
+    assert not CHILDREN.read_text()
+
+
+def test_where_the_guest_has_no_group_nothing_is_begun() -> None:
+    QuickJoining([])
+    assert not is_running()

@@ -107,6 +107,20 @@ def check(result: int, what: str) -> int:
     return result
 
 
+def write_memory(pid: int, address: int, data: bytes) -> None:
+    """Writes memory of another process, also where that may not. Errors: OSError."""
+    if functions().inject_write(pid, address, data, len(data)) == len(data):
+        return
+    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        done = 0
+        while done < len(data):
+            rest = data[done:]
+            done += check(functions().farhome_guest_memory_write(descriptor, rest, len(rest), address + done), f"writing {pid}")
+    finally:
+        os.close(descriptor)
+
+
 def read_memory(pid: int, address: int, size: int) -> bytes | None:
     """Memory of another process, None if not all of it can be read."""
     buffer = ctypes.create_string_buffer(size)
