@@ -166,7 +166,7 @@ class Node:
             result.check_returncode()
         return result
 
-    def start_mosd(self, timeout: float = 40.0) -> int:
+    def start_mosd(self, timeout: float = 100.0) -> int:
         """Start the node daemon, detached, wait until it takes commands; its process id in the node.
 
         Errors: LabError with the end of its log when it does not come up.

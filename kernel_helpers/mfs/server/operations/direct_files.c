@@ -88,6 +88,18 @@ static void empty_mailbox(void)
 	}
 }
 
+int mfs_direct_mailbox(void)
+{
+	return mailbox;
+}
+
+void mfs_direct_take(void)
+{
+	pthread_mutex_lock(&lock);
+	empty_mailbox();
+	pthread_mutex_unlock(&lock);
+}
+
 void mfs_direct_look(void)
 {
 	long long now = mfs_now();

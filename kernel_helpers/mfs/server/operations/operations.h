@@ -75,6 +75,10 @@ uint32_t mfs_mode(const struct mfs_request *request, uint32_t mode);
 /* ---- direct files ---- */
 
 int mfs_direct_begin(void);
+/* Readable when something has been deposited; -1 before mfs_direct_begin(). */
+int mfs_direct_mailbox(void);
+/* Takes what was deposited. */
+void mfs_direct_take(void);
 /* Takes what was deposited, forgets what nobody came for. */
 void mfs_direct_look(void);
 /* Whether that name, which the request looks up, is a token. */

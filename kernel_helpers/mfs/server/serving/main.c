@@ -143,20 +143,23 @@ static void begin_process(void)
 
 static void serve_until_the_end(int listener)
 {
-	struct pollfd watched[2 + MFS_PENDING_PLACES] = {{.fd = listener, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
+	struct pollfd watched[3 + MFS_PENDING_PLACES] = {
+		{.fd = listener, .events = POLLIN}, {.fd = 0, .events = POLLIN}, {.fd = mfs_direct_mailbox(), .events = POLLIN}};
 	long long looked = 0;
 
 	for (;;) {
-		unsigned strangers = mfs_pending_watched(watched + 2);
-		if (poll(watched, 2 + strangers, LOOK) > 0) {
+		unsigned strangers = mfs_pending_watched(watched + 3);
+		if (poll(watched, 3 + strangers, LOOK) > 0) {
 			if (watched[1].revents)
 				return; /* mosd has ended */
-			mfs_pending_handle(watched + 2, strangers, begin_to_meet);
+			if (watched[2].revents)
+				mfs_direct_take();
+			mfs_pending_handle(watched + 3, strangers, begin_to_meet);
 			for (int fd, count = 0;
 			     watched[0].revents && count < ACCEPTED && (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0; count++)
 				mfs_pending_add(fd);
 		} else {
-			mfs_pending_handle(watched + 2, strangers, begin_to_meet);
+			mfs_pending_handle(watched + 3, strangers, begin_to_meet);
 		}
 		if (mfs_now() - looked < LOOK / 2)
 			continue; /* strangers do not make the rest go round any faster */
