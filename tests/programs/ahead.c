@@ -1,6 +1,7 @@
 /* ahead STEPS SEED: keeps 64 MB in sixteen mappings and does to them, at random, all that may happen to memory that is being sent ahead of
  * a process: writes, by itself and by calls, gives pages back, fills them with zeros, moves mappings, makes them anew where they were,
- * protects them, lets the heap grow and shrink, has children. What it touches it checks before, and everything in the end.
+ * protects them, lets the heap grow and shrink, has children. What it touches it checks before, and everything in the end. It makes so many
+ * steps, and more until the file `enough` is there.
  *
  * A line to the file `lines` every hundred steps. Exit status: 0; 3 memory is not what was written; 4 a call failed that never fails. */
 #define _GNU_SOURCE
@@ -157,7 +158,7 @@ int main(int argc, char **argv)
 			if (random_of(10))
 				fill(m, b);
 	}
-	for (step = 1; step <= steps; step++) {
+	for (step = 1; step <= steps || (step % 100 == 1 ? access("enough", F_OK) : 1); step++) {
 		unsigned m = random_of(MAPPINGS), b = random_of(BLOCKS);
 		check(m, b);
 		change(m, b);
