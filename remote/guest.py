@@ -81,6 +81,9 @@ class Loop(Protocol):
     def released(self) -> None:
         """The guest has let go of its memory: its parent goes on if it has waited for that."""
 
+    def expect_program(self) -> None:
+        """The guest is over, and another program comes in its place."""
+
     def bear(self, parent: Guest, child: Child) -> None:
         """A child of the guest runs from here on, served by the same program. Errors: OSError."""
 
@@ -224,13 +227,15 @@ class Guest:
         """Ends the guest and everything that was made for it."""
         self.end().leave()
 
-    def end(self) -> Sandbox:
-        """Ends the guest, and leaves its place in the sandbox to another."""
+    def end(self, keeps_link: bool = False) -> Sandbox:
+        """Ends the guest, and leaves its place in the sandbox to another. keeps_link: its link is closed by the caller, for that waits for
+        the link's threads."""
         if self._taker is not None:  # its own threads, and ours, may wait for a page that never comes
             self.kill()
             self._taker.close()
         self.births.close()
-        self.link.close()
+        if not keeps_link:
+            self.link.close()
         self._direct.close()
         self._mappings.close()
         self.kill()

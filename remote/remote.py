@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from engine.files.store import FileStore
 from engine.pour import postcopy
+from engine.pour.vessel import Vessel
 from kernel_helpers.common.errors import FarhomeError, sentence
 from kernel_helpers.link.ends.events import Event, Kind
 from kernel_helpers.link.ends.session import Branch
@@ -71,6 +72,8 @@ class Remote:
         """that is by a connection which another guest of the tree has"""
         self._since = time.time()
         self._home_address = ""
+        self._vessel: Vessel | None = None
+        """for the program that comes in the place of the guest"""
         self._cpu_before = 0.0
         """Seconds: of the programs that the guest has replaced here."""
         self.selector = tree.selector
@@ -87,6 +90,8 @@ class Remote:
         try:
             if self.shared.home_files is not None and not self.has_others():
                 self.shared.home_files.hang_up()  # a thread of the guest may wait for them
+            if self._vessel is not None:
+                arrival.discard(self._vessel)
             if self.guest is not None:
                 self.selector.unregister(self.guest.link.event_fd)
                 self.guest.destroy()
@@ -296,14 +301,17 @@ class Remote:
         self._moves.leave(talk)
         self.selector.unregister(guest.link.event_fd)
         self._connected, self._heard = False, time.monotonic()
-        sandbox = guest.end()
+        sandbox = guest.end(keeps_link=True)
         self._cpu_before += guest.cpu_seconds()
+        vessel, self._vessel = self._vessel, None
         try:
-            arrival.arrive(self, talk, sandbox)
+            arrival.arrive(self, talk, sandbox, vessel)
         except (FarhomeError, WireError, OSError) as error:
             log.warning("the new program does not come: %s", error, exc_info=not isinstance(error, WireError))
             talk.close()
             self.finish(f"its new program could not arrive: {sentence(error)}")
+        finally:
+            guest.link.close()
 
     # -- its tree -------------------------------------------------------------------------------------------------------
 
@@ -325,6 +333,14 @@ class Remote:
         for other in self._tree.members:
             if other is not self and other.guest is not None:
                 other.guest.births.released_by(self.options.pid)
+
+    def expect_program(self) -> None:
+        """The guest is over, and another program comes in its place: that needs an empty process, while its home looks at it."""
+        assert self.guest is not None
+        try:
+            self._vessel = Vessel.board(self.guest.sandbox.vessel(self.options.pid))
+        except (FarhomeError, OSError) as error:  # it is tried again when the program comes
+            log.debug("no vessel yet: %s", error)
 
     def bear(self, parent: Guest, child: Child) -> None:
         """A child of the guest runs from here on, with a remote of its own. Errors: OSError."""

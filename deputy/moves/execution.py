@@ -36,6 +36,7 @@ from engine.signals.pending import Pending, put, take
 from kernel_helpers.calls.numbers import NUMBERS
 from kernel_helpers.common.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.process import tracing
+from kernel_helpers.process.injection.beside import beside
 from kernel_helpers.process.injection.native import SIGINFO_SIZE
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS
@@ -169,7 +170,8 @@ class Replacement(Move):
             if self.failure is not None:
                 raise self.failure
             preparation.check()
-            report = out_and_hop.leave(process, preparation, self.begun, self.held)
+            with beside(process.pid):
+                report = out_and_hop.leave(process, preparation, self.begun, self.held)
         except (FarhomeError, WireError, OSError) as error:
             preparation.abandon()
             if process.away is not None:  # it was committed: that copy alone may run

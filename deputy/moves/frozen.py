@@ -16,6 +16,7 @@ from engine.leaving.peculiar import by_asking
 from engine.leaving.permission import Owner, may_leave
 from engine.leaving.refusal import Standing, passes, why_not
 from kernel_helpers.common.errors import MoveRefused
+from kernel_helpers.process.injection.beside import beside
 from kernel_helpers.process.journal import Journal
 from kernel_helpers.process.seizing import Frozen
 
@@ -38,9 +39,10 @@ class Held:
     def examine(cls, process: Process, frozen: Frozen, owners: Sequence[Owner], used: list[list[int]]) -> Held:
         """As soon as it is held, while the target prepares. Errors: NotNow, MoveRefused, OSError."""
         frozen.keep(Journal(process.options.journal))
-        standing, by_descriptor = check_it_may_leave(process, owners, frozen)
-        context = capture(frozen, has_run=False, known=standing.maps)
-        frozen.park()  # should we die before it leaves, it goes on as if nothing had been
+        with beside(process.pid):
+            standing, by_descriptor = check_it_may_leave(process, owners, frozen)
+            context = capture(frozen, has_run=False, known=standing.maps)
+            frozen.park()  # should we die before it leaves, it goes on as if nothing had been
         return cls(frozen, used, standing, by_descriptor, context)
 
 

@@ -20,6 +20,7 @@ from engine.criu.forkcopy import WALL
 from engine.signals.pending import put_first
 from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.process import journal, pause_loop
+from kernel_helpers.process.injection.beside import let_run_anywhere
 from kernel_helpers.process.journal import Journal, NoJournal, Signals
 from kernel_helpers.process.seizing import Frozen, seize
 from kernel_helpers.process.syscalls import SYS, Registers
@@ -40,6 +41,8 @@ def mend(path: Path) -> None:
         Journal(path).end()
         return
     with _seize(entry.pid) as frozen:
+        if entry.is_unbound and len(os.sched_getaffinity(entry.pid)) == 1:
+            let_run_anywhere(entry.pid)
         threads = {tid: thread for tid, thread in frozen.threads.items() if pause_loop.is_in(entry.pause_loop, thread.registers.rip)}
         in_hand: Signals = []
         for tid in threads.keys() & entry.threads.keys():

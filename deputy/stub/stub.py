@@ -221,6 +221,7 @@ class Stub(Resident):
                 known = {int(name) for name in os.listdir(listing)}
                 tid, program = clone_task(maker, memory, self._slot(maker.tid) + 1024, CLONE_OF_THREAD, known, listing)
                 thread = Thread.adopt(tid, self.pid)
+                self._born(tid, maker.tid)
         except BaseException:
             self.link.name_thread(index, 0)
             with suppress(FileNotFoundError):
@@ -264,6 +265,7 @@ class Stub(Resident):
             at = self._slot(host) + 1024
             tid, program = clone_task(thread, _Memory(self.pid), at, 0, known, listing, exit_signal=exit_signal)
             newborn = thread.adopt_child(tid)
+            self._born(tid, thread.tid)
             try:
                 return self._settle_child(newborn, program, at, self.kept.get(host, 0))
             except BaseException:
@@ -273,6 +275,10 @@ class Stub(Resident):
                     os.waitpid(tid, _WALL)
                     thread.call(SYS.wait4, program, 0, _WALL, 0)
                 raise
+
+    def _born(self, tid: int, maker: int) -> None:
+        if self.place is not None:
+            self.place.born(tid, maker)
 
     def _settle_child(self, newborn: Thread, program: int, scratch: int, kept: int) -> Stub:
         """What stub() and prepare() do, in a child that has the loop, but its parent's slots; `scratch`: memory of these that is free."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from kernel_helpers.common.errors import FarhomeError
 from kernel_helpers.process import many, tracing
+from kernel_helpers.process.injection.beside import Beside, beside
 from kernel_helpers.process.seizing import find_instruction
 from kernel_helpers.process.syscalls import SYS
 from kernel_helpers.process.thread import Thread
@@ -49,6 +50,8 @@ class Traced:
         self._program = dict(program)
         self._later: list[tuple[int, bytes]] = []
         self._last_stop: Stop | None = None
+        self.place: Beside | None = None
+        """of injecting()"""
 
     def program_tid(self, tid: int) -> int:
         """Return the program's own id of a thread."""
@@ -182,7 +185,8 @@ class Traced:
         thread.instruction = self._find_instruction()
         thread.capture()
         try:
-            yield thread
+            with beside(tid) as self.place:
+                yield thread
         finally:
             kept = thread.take_in_hand()
             thread.restore()

@@ -19,6 +19,7 @@ from engine.pour import postcopy
 from engine.pour.precopy_areas import map_areas
 from engine.pour.shape import drop_pages
 from kernel_helpers.process import pause_loop, tracing
+from kernel_helpers.process.injection.beside import beside
 from kernel_helpers.process.injection.native import check
 from kernel_helpers.process.seizing import Frozen, find_instruction, seize
 from kernel_helpers.process.syscalls import SYS, U64
@@ -71,7 +72,8 @@ class Vessel:
     @classmethod
     def board(cls, host_pid: int) -> Vessel:
         """Empties the process that waits in a sandbox (sandbox.vessel()). Errors: OSError."""
-        vessel = cls.empty(seize(host_pid, tracing.PTRACE_O_EXITKILL))
+        with beside(host_pid):
+            vessel = cls.empty(seize(host_pid, tracing.PTRACE_O_EXITKILL))
         vessel.lockable = lockable(host_pid)
         return vessel
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgpack
 
 from kernel_helpers.common.errors import FarhomeError
+from kernel_helpers.process.injection.beside import runs_anywhere
 from kernel_helpers.process.pause_loop import ONE
 from kernel_helpers.process.stopped import StoppedThread
 from kernel_helpers.process.syscalls import Registers
@@ -42,7 +43,8 @@ class ThreadWas:
 @dataclass(frozen=True)
 class Entry:
     """What a journal says. threads: by tid; descriptors, children: that it had; memory: what stood at addresses whose memory has been used;
-    signals: taken out of its queues. pause_loop: its address. towards: the node where it may run already, "" for nowhere else."""
+    signals: taken out of its queues. pause_loop: its address. towards: the node where it may run already, "" for nowhere else.
+    is_unbound: its main thread could run on any processor."""
 
     pid: int
     started: int
@@ -53,6 +55,7 @@ class Entry:
     memory: Mapping[int, bytes]
     signals: Signals
     towards: str
+    is_unbound: bool = False
 
 
 class Stopped(Protocol):
@@ -83,14 +86,18 @@ class Journal:
         self.towards = ""
         self._had: tuple[list[int], list[int]] | None = None
         """descriptors and children, at first"""
+        self._is_unbound = False
 
     def write(self, frozen: Stopped) -> None:
         """As its threads are to be put back now."""
         pid = frozen.pid
         if self._had is None:
-            self._had = sorted(descriptors(pid)), sorted(children(pid))
+            self._had, self._is_unbound = (sorted(descriptors(pid)), sorted(children(pid))), runs_anywhere(pid)
         threads = _were(list(frozen.threads.values()))
-        data = msgpack.packb([pid, started(pid), frozen.instruction - ONE, threads, *self._had, self.memory, self.signals, self.towards])
+        place = frozen.instruction - ONE
+        data = msgpack.packb(
+            [pid, started(pid), place, threads, *self._had, self.memory, self.signals, self.towards, self._is_unbound]
+        )  # fmt: skip
         self._unfinished.write_bytes(data)
         self._unfinished.rename(self.path)
 
@@ -113,10 +120,11 @@ class Journal:
 def read(path: Path) -> Entry:
     """Errors: OSError; NoJournal: also if the process has ended."""
     try:
-        pid, began, pause_loop, threads, opened, born, memory, signals, towards = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
+        said = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
+        pid, began, pause_loop, threads, opened, born, memory, signals, towards, *later = said
         were = _threads(*threads)
         pending = [(tid, info) for tid, info in signals]
-        entry = Entry(pid, began, pause_loop, were, frozenset(opened), frozenset(born), memory, pending, towards)
+        entry = Entry(pid, began, pause_loop, were, frozenset(opened), frozenset(born), memory, pending, towards, later == [True])
     except (ValueError, TypeError, AttributeError) as error:
         raise NoJournal(f"{path} is no journal: {error}") from None
     if started(entry.pid) != entry.started:

@@ -35,6 +35,7 @@ from kernel_helpers.inspection.tasks import inner_tids
 from kernel_helpers.link.ends.away import AwayLink
 from kernel_helpers.pages.pages import receive_own_pages
 from kernel_helpers.process import tracing
+from kernel_helpers.process.injection.beside import beside
 from kernel_helpers.process.seizing import Frozen, seize
 from kernel_helpers.stream.stream import Connection
 from remote.guest import Guest
@@ -58,22 +59,30 @@ REFUSAL_TIMEOUT = 10.0
 """Seconds that the other side may take to hear why."""
 
 
-def arrive(remote: Receiving, talk: Channel, left: Sandbox | None = None) -> None:
-    """Has the whole conversation of role move that brings a guest. left: the sandbox of the guest that it replaces, which has ended.
-    Errors: all of them mean that nothing has come."""
+def arrive(remote: Receiving, talk: Channel, left: Sandbox | None = None, vessel: Vessel | None = None) -> None:
+    """Has the whole conversation of role move that brings a guest. left: the sandbox of the guest that it replaces, which has ended;
+    vessel: is ready there. Errors: all of them mean that nothing has come."""
     try:
         request = talk.expect("prepare")
     except BaseException:
+        if vessel is not None:
+            discard(vessel)
         if left is not None:
             left.leave()
         raise
-    Arrival(remote, talk, request, left).complete()
+    Arrival(remote, talk, request, left, vessel).complete()
+
+
+def discard(vessel: Vessel) -> None:
+    """Ends a vessel that nobody comes into."""
+    vessel.forgo()
+    end_traced(vessel.frozen.pid, list(vessel.frozen.threads))
 
 
 class Arrival:
     """One process on its way into this node. What is made for it is undone if it does not come: `_made`."""
 
-    def __init__(self, remote: Receiving, talk: Channel, request: Message, left: Sandbox | None) -> None:
+    def __init__(self, remote: Receiving, talk: Channel, request: Message, left: Sandbox | None, vessel: Vessel | None) -> None:
         self._remote = remote
         self._talk = talk
         self._request = request
@@ -83,14 +92,16 @@ class Arrival:
         self._key = f"{remote.options.home}-{remote.options.pid}"
         self._directory = remote.options.images / f"in-{self._key}"
         if left is not None and left.identities is not None and not left.identities.covers(identity.checked(ids_at_home(request))):
+            if vessel is not None:
+                discard(vessel)
             left.leave()
-            left = None
+            left = vessel = None
         self._left = left
         self._sandbox = left
         self._files: list[tuple[str, str]] = []
         self._clocks: tuple[int, int] | None = None
-        self._vessel: Vessel | None = None
-        self._frozen: Frozen | None = None
+        self._vessel = vessel
+        self._frozen = vessel.frozen if vessel is not None else None
         self._source = talk
         """who sends the process: the home, or (a hop) the node that it leaves, on a connection of its own"""
         self._userfaultfd, self._listener = -1, -1
@@ -114,12 +125,13 @@ class Arrival:
             sandbox = self._make_place("criu" if self._request.get("engine") == "criu" else "pour")
             cargo = self._take_cargo(sandbox)
             self._phases.done("cargo")
-            if isinstance(cargo, Poured):
-                cargo = self._pour(sandbox, cargo)
-            else:
-                sandbox = self._restore(sandbox)
-            assert self._frozen is not None
-            link = self._intercept(self._frozen, cargo)
+            with beside(*(self._frozen.threads if self._frozen is not None else ())):
+                if isinstance(cargo, Poured):
+                    cargo = self._pour(sandbox, cargo)
+                else:
+                    sandbox = self._restore(sandbox)
+                assert self._frozen is not None
+                link = self._intercept(self._frozen, cargo)
             decision = self._await_decision(self._frozen, link, cargo)
         except BaseException as error:
             # At once: it may be about to say commit. Nothing runs here.
@@ -165,10 +177,13 @@ class Arrival:
             sandbox = self._make_sandbox()
         remote.has_joined()
         self._phases.done("sandbox")
-        if engine != "criu":
+        if engine != "criu" and self._vessel is None:
             self._vessel = Vessel.board(sandbox.vessel(self._pid))
             self._frozen = self._vessel.frozen
             self._phases.done("vessel")
+        elif engine == "criu" and self._vessel is not None:
+            discard(self._vessel)
+            self._vessel = self._frozen = None
         if self._vessel is not None:
             talk.send("ready", kernel=self._vessel.kernel_pages, lockable=self._vessel.lockable)
         else:
@@ -230,8 +245,7 @@ class Arrival:
         if "criu" not in options.engines:
             raise FarhomeError(f"{options.node} takes no images of CRIU: its owner has left them out ([lend] engines)")
         if self._vessel is not None:
-            self._vessel.forgo()
-            end_traced(self._vessel.frozen.pid, list(self._vessel.frozen.threads))
+            discard(self._vessel)
             self._frozen = None
         if self._left is not None:
             self._sandbox = None

@@ -21,6 +21,7 @@ from kernel_helpers.link.ends.away import AwayLink
 from kernel_helpers.link.ends.events import Event
 from kernel_helpers.link.ends.session import Branch
 from kernel_helpers.process import tracing
+from kernel_helpers.process.injection.beside import Beside, beside
 from kernel_helpers.process.seizing import Frozen, find_instruction, is_instruction
 from kernel_helpers.process.syscalls import ERESTARTNOINTR, SYS
 from kernel_helpers.process.thread import Thread
@@ -39,14 +40,16 @@ from wire.control import Control, pack
 log = logging.getLogger("remote")
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Asked:
-    """A birth that home has been asked for; of a process, where its deputy will connect, and how its calls go home before that."""
+    """A birth that home has been asked for; of a process, where its deputy will connect, and how its calls go home before that. has_begun:
+    the new task runs."""
 
     wish: Wanted
     reception: Reception | None = None
     secret: bytes = b""
     branch: Branch | None = None
+    has_begun: bool = False
 
     def forget(self) -> None:
         """Nothing comes of it."""
@@ -142,8 +145,6 @@ class Births:
             tracee.go_home(tid, call.number)
             return
         taken: list[tuple[int, bytes]] = []
-        has_begun = False
-        phases = Phases("birth")
         try:
             if number:
                 self._sandbox.ask_for_next_pid(number)
@@ -151,44 +152,52 @@ class Births:
             tracee.link.answer(tid, error=ERESTARTNOINTR)
             if not number:
                 return  # what happens at its stop is what happens at any
-            taken = [(host, self._signals.claim(info)) for _, info in self._freezing.await_trap(host)]
-            parent = Thread(host, tracee.pid)
-            parent.capture()
-            parent.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
-            phases.done("stop")
-            try:
-                self._sandbox.await_next_pid(number)
-                newborn = birth.bear(parent, asked.wish, number, self._sandbox.first, self._find_instruction())
-                phases.done("call")
-                self._begin(newborn, number, asked, host)
-                has_begun = True
-            except (FarhomeError, OSError, StopIteration) as error:
-                log.warning("nothing is born: %s", error)
-                tracee.link.send(Control.UNBORN, tid, pack(thread=number))
-                self._impossible.add(tid)
-            else:
-                if tracee.trace is not None:
-                    tracee.trace.ended(host, number)
-            taken += [(host, self._signals.claim(info)) for info in parent.take_in_hand()]
-            parent.restore()
-            parent.set_options(tracing.PTRACE_O_EXITKILL | tracee.link.trace_options)
-            if has_begun and asked.wish.is_awaited:
-                self.awaited[host] = (number, parent)
-            else:
-                tracee.follow(host)
-                parent.resume()
-            phases.done("begin")
-            phases.report(log)
-            if tracee.is_stopped:
-                for stopped in {host, tracee.host_tid(number) or host}:
-                    tracing.interrupt(stopped)
+            with beside(host) as place:
+                self._make(host, number, asked, place, taken)
         except ProcessLookupError:
             log.debug("it ended in a birth")
         finally:
-            if not has_begun:  # who calls for a child that there is not finds nobody, and knows it
+            if not asked.has_begun:  # who calls for a child that there is not finds nobody, and knows it
                 asked.forget()
         for _, info in taken:
             self._signals.queue(tracing.signal_number(info), info, host)
+
+    def _make(self, host: int, number: int, asked: _Asked, place: Beside, taken: list[tuple[int, bytes]]) -> None:
+        """Has the thread `host` (ours), about to stop, make the new task, and both run; but who makes a child that has its memory waits.
+        taken: gets signals that are still to come to that thread. Errors: ProcessLookupError."""
+        tracee, tid, phases = self._tracee, self._tracee.program_tid(host), Phases("birth")
+        taken += [(host, self._signals.claim(info)) for _, info in self._freezing.await_trap(host)]
+        parent = Thread(host, tracee.pid)
+        parent.capture()
+        parent.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
+        phases.done("stop")
+        try:
+            self._sandbox.await_next_pid(number)
+            newborn = birth.bear(parent, asked.wish, number, self._sandbox.first, self._find_instruction())
+            place.born(newborn.tid, host)
+            phases.done("call")
+            self._begin(newborn, number, asked, host)
+            asked.has_begun = True
+        except (FarhomeError, OSError, StopIteration) as error:
+            log.warning("nothing is born: %s", error)
+            tracee.link.send(Control.UNBORN, tid, pack(thread=number))
+            self._impossible.add(tid)
+        else:
+            if tracee.trace is not None:
+                tracee.trace.ended(host, number)
+        taken += [(host, self._signals.claim(info)) for info in parent.take_in_hand()]
+        parent.restore()
+        parent.set_options(tracing.PTRACE_O_EXITKILL | tracee.link.trace_options)
+        if asked.has_begun and asked.wish.is_awaited:
+            self.awaited[host] = (number, parent)
+        else:
+            tracee.follow(host)
+            parent.resume()
+        phases.done("begin")
+        phases.report(log)
+        if tracee.is_stopped:
+            for stopped in {host, tracee.host_tid(number) or host}:
+                tracing.interrupt(stopped)
 
     def _begin(self, newborn: Thread, number: int, asked: _Asked, maker: int) -> None:
         """The new task runs. Errors: OSError, FarhomeError: it has ended again."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from engine.signals.pending import Pending
 from kernel_helpers.common.errors import FarhomeError, sentence
 from kernel_helpers.link.ends.events import Event
 from kernel_helpers.process import tracing
@@ -30,6 +31,9 @@ class Memory(Protocol):
 
     def released(self) -> None:
         """The guest has let go of its memory: its parent goes on if it has waited for that."""
+
+    def expect_program(self) -> None:
+        """The guest is over, and another program comes in its place."""
 
 
 class Guest(Protocol):
@@ -103,13 +107,16 @@ class Standstill:
         """The process executes another program at home: what waits for it, and what it has used, is sent, and nothing of it runs any
         more. Who waits for its memory (vfork) goes on."""
         self._tracee.is_pausing = True
-        self._link.pause()
-        error = self._freezing.freeze(is_over=True)
-        pending = [] if error else self._freezing.pending()
         ignored = tracing.signal_state(self._tracee.pid, self._tracee.pid).ignored
+        pending: Pending = []
+        if not self._freezing.would_find_nothing():
+            self._link.pause()
+            error = self._freezing.freeze(is_over=True)
+            pending = [] if error else self._freezing.pending()
         self._link.send(Control.OVER, 0, pack(pending=pending, used=self._link.account.used(), ignored=ignored))
         self._guest.kill()
         self._memory.released()
+        self._memory.expect_program()
 
     def _stand_still(self, event: Event) -> None:
         """QUIET: every thread comes to a standstill, and home gets what waits for it."""

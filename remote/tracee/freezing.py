@@ -84,6 +84,20 @@ class Freezing:
             return sentence(error) or "the guest did not freeze"
         return ""
 
+    def would_find_nothing(self) -> bool:
+        """Return whether the guest is one thread, in a call that home has been given, and no signal waits for it: all that would be known
+        of it when it had stopped. Errors: ProcessLookupError."""
+        tracee = self._tracee
+        is_held = tracee.frozen is not None or tracee.is_stopped or tracee.undecided or self._dying.is_begun or self._signals.is_asking
+        if is_held or len(tracee.threads) != 1:
+            return False
+        (host,) = tracee.threads
+        call = tracee.link.parked().get(tracee.program_tid(host))
+        if call is None or not call.sent or tracee.stands(host):
+            return False
+        state = tracing.signal_state(tracee.pid, host)
+        return not (state.pending or state.shared_pending or state.stands)
+
     def _stop_all(self, attempt: _Attempt, parked: dict[int, Parked]) -> None:
         """Errors: OSError, TimeoutError."""
         tracee = self._tracee

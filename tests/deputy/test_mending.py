@@ -18,6 +18,7 @@ from deputy.stub.mending import mend
 from engine.context.crowd import call_in
 from engine.signals.pending import put, take
 from kernel_helpers.process import pause_loop, seizing
+from kernel_helpers.process.injection.beside import beside
 from kernel_helpers.process.journal import Journal, children, descriptors
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS
@@ -82,7 +83,12 @@ class Program:
 
     def blocked(self) -> list[str]:
         tasks = sorted(Path(f"/proc/{self.pid}/task").iterdir())
-        return [line for task in tasks for line in (task / "status").read_text().splitlines() if line.startswith(("SigBlk", "TracerPid"))]
+        return [
+            line
+            for task in tasks
+            for line in (task / "status").read_text().splitlines()
+            if line.startswith(("SigBlk", "TracerPid", "Cpus_allowed:"))
+        ]
 
     def is_as_it_was(self) -> bool:
         return self.process.poll() is None and (self.blocked(), descriptors(self.pid)) == (self._blocked, self._open)
@@ -167,6 +173,12 @@ def many_calls(frozen: Frozen, wanted: list[tuple[int, ...]]) -> None:
         die()
 
 
+def bound(frozen: Frozen) -> None:
+    with beside(frozen.pid):
+        frozen.call(SYS.getpid)
+        die()
+
+
 def open_things(frozen: Frozen) -> None:
     with frozen.scratch(64) as room:
         frozen.call(SYS.pipe2, room, 0)
@@ -192,6 +204,7 @@ WORK: dict[str, Callable[[Frozen], object]] = {
     "in the midst of calls at once": lambda frozen: (killed_soon(), call_at_once(frozen, SYS.pause)),
     "memory is in use": use_memory,
     "descriptors are open": open_things,
+    "it is bound to a processor": bound,
     "parked again": lambda frozen: (all_call(frozen), frozen.park()),
     "parked, and one more call": lambda frozen: (all_call(frozen), frozen.park(), one_calls(frozen)),
     "out of the call": dies_in("leave_call"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
+from kernel_helpers.process.injection.beside import runs_anywhere
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
 from tests.moves.outcome import PATH
@@ -99,6 +102,44 @@ def test_the_new_name_and_the_history_of_an_executing_process_are_shown(cluster:
         assert "executed -a strange name" in cluster.home.run("mosps", "--why", str(one.pid)).stdout
         (one.directory / "end").touch()
         assert one.end().endswith("status 0\n")
+
+
+BEARS = "import os, threading, time; os.read(0, 1); threading.Thread(target=time.sleep, args=(1000,)).start(); os.fork(); time.sleep(1000)"
+
+
+def test_what_is_born_or_executed_away_runs_on_any_processor(cluster: Cluster) -> None:
+    """Here and there: threads are bound to one for a moment, while calls are made in them."""
+    with Running(cluster, "executes.static", "plain") as one:
+        until("it is ready", lambda: one.lines() == ["ready"])
+        one.moved("n2")
+        (one.directory / "go").touch()
+        until("it is another program", lambda: one.lines() == ["ready", "after"])
+        until("they run anywhere", lambda: all(runs_anywhere(pid) for pid in one.host_pids()), seconds=5)
+        assert len(one.host_pids()) == 2
+        (one.directory / "end").touch()
+        one.end()
+    name = f"born{os.getpid()}"
+    argv = ["env", "-i", f"PATH={PATH}", "mosrun", "-L", "-r", "n2", "-J", name, "--", "bash", "-c", f'exec -a {name} python3 -c "{BEARS}"']
+    with cluster.home.popen(argv, "", stdin=subprocess.PIPE) as process:
+        try:
+            assert process.stdin is not None
+            process.stdin.write(b"x")
+            process.stdin.flush()
+            tasks = until("a thread and a child are born", lambda: found if len(found := tasks_of(name)) == 6 else None, seconds=20)
+            until("they run anywhere", lambda: all(runs_anywhere(tid) for tid in tasks), seconds=5)
+        finally:
+            process.kill()
+            cluster.home.run("pkill", "-KILL", "-f", name)
+
+
+def tasks_of(name: str) -> list[int]:
+    """The threads of all processes on this machine that are called so."""
+    found: list[int] = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(name.encode() + b"\0"):
+                found += map(int, os.listdir(f"/proc/{pid}/task"))
+    return found
 
 
 @pytest.mark.timeout(300)

@@ -10,7 +10,6 @@
 #include "link/session/inner.h"
 
 #define UNREAD_MOST (1u << 20)  /* bytes that may wait to be read */
-#define SURE 8192               /* so few that are on their way keep no writer waiting */
 
 struct branch {
 	struct branch *next;        /* in the trunk's list, under its lock */
@@ -58,10 +57,7 @@ static int post(struct branch *b, const unsigned char *data, size_t length)
 		return -ENOMEM;
 	if (length)
 		memcpy(outgoing_head(o), data, length);
-	pthread_mutex_lock(&b->trunk->lock);
-	int is_sure = b->trunk->kept + length <= SURE;
-	pthread_mutex_unlock(&b->trunk->lock);
-	session_post(b->trunk, o, is_sure ? SEND_NOW : SEND_LATER);
+	session_post_soon(b->trunk, o);
 	return 0;
 }
 

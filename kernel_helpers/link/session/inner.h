@@ -71,6 +71,9 @@ int session_acknowledge(struct session *s, uint64_t number);         /* -1: it w
 /* `sending` is held. */
 int session_send_bare(struct session *s, struct stream *stream, uint16_t kind, uint64_t acknowledged);
 
+/* Posts a frame that may be sent at once if its writer does not have to wait for that, as those do not that are so few. */
+void session_post_soon(struct session *s, struct outgoing *o);
+
 #define BRANCH_PART 65536       /* bytes of a frame for one, at most */
 /* What has come for that one, if it is there still. */
 void session_give_branch(struct session *s, uint32_t number, const void *data, size_t length);

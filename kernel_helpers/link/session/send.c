@@ -11,6 +11,7 @@
 #define LOOK 250                /* ms: whether a side that was silent is heard again */
 #define TICK 3                  /* ms */
 #define LAST_WORD 100           /* ms that it may wait to be sent */
+#define SURE 8192               /* bytes: so few that are on their way keep no writer waiting */
 #define LEAST_WAIT 20           /* ms: something is due, and somebody else is sending */
 
 struct outgoing *outgoing_new(uint16_t kind, uint32_t tid, size_t head)
@@ -171,6 +172,14 @@ uint64_t session_post(struct session *s, struct outgoing *o, enum send_mode mode
 	return number;
 }
 
+void session_post_soon(struct session *s, struct outgoing *o)
+{
+	pthread_mutex_lock(&s->lock);
+	int is_sure = s->kept + o->head + o->body_length <= SURE;
+	pthread_mutex_unlock(&s->lock);
+	session_post(s, o, is_sure ? SEND_NOW : SEND_LATER);
+}
+
 int session_control(struct session *s, uint16_t kind, uint16_t flags, uint32_t tid, const void *data, uint32_t length)
 {
 	if (kind < FRAME_CONTROL || length > CONTROL_LIMIT)
@@ -180,7 +189,7 @@ int session_control(struct session *s, uint16_t kind, uint16_t flags, uint32_t t
 		return -ENOMEM;
 	o->frame.flags = flags;
 	memcpy(outgoing_head(o), data, length);
-	session_post(s, o, SEND_LATER);
+	session_post_soon(s, o);
 	return 0;
 }
 
