@@ -18,12 +18,12 @@ from deputy.link.farewells import Farewells
 from deputy.link.guestlink import GuestLink, LinkLost, Target
 from deputy.link.trips import Trips
 from deputy.mosd import Mosd
-from deputy.moves import execution
 from deputy.moves.departure import Departure
-from deputy.moves.execution import Replacement
 from deputy.moves.memory_late import LateMemory
 from deputy.moves.move import Move
 from deputy.moves.preparation import Preparation
+from deputy.moves.programs import execution
+from deputy.moves.programs.execution import Replacement
 from deputy.moves.returning import Returning
 from deputy.options import Options
 from deputy.process import Loop, Process

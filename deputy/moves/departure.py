@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from deputy.moves import out_and_hop
-from deputy.moves.beginning import Beginning, program_of
 from deputy.moves.frozen import Held
 from deputy.moves.move import Move, Wanted
 from deputy.moves.preparation import Preparation
+from deputy.moves.programs.beginning import Beginning, program_of
 from deputy.moves.report import Report
 from deputy.requests import freezing
 from deputy.requests.freezing import MOMENT_PATIENCE, NotNow, Writes
@@ -89,7 +89,7 @@ class Departure(Move):
         try:
             report = self._step()
         except Replaced:
-            self._is_due = lambda: False  # deputy/moves/execution.py makes it
+            self._is_due = lambda: False  # deputy/moves/programs/execution.py makes it
             return self
         except NotNow as reason:
             if time.monotonic() - self._preparation.over_since < MOMENT_PATIENCE:

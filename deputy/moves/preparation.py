@@ -45,11 +45,11 @@ class Preparation:
         trace: bool = False, left: Target | None = None, memory: str = "auto", begins: str = "", owners: Sequence[Owner] = (),
         link_timeout: float | None = None, says: bool = False,
     ) -> None:  # fmt: skip
-        """begins: the name of the program that the process is about to execute, which is to leave (deputy/moves/beginning.py); says: if it
-        does not, its user learns why.
-        known: what the guest that is to hop has mapped, left: where it is. trace: its calls are to be printed. held_by: the process is
-        another program than the guest that stands still there, and held by this tracer until it can go. memory: of precopy.MODES.
-        owners: whose rights bound those of what leaves (engine/leaving/permission.py). link_timeout: seconds, of this node."""
+        """begins: the name of the program that the process is about to execute, which is to leave (deputy/moves/programs/beginning.py);
+        says: if it does not, its user learns why. known: what the guest that is to hop has mapped, left: where it is. trace: its calls
+        are to be printed. held_by: the process is another program than the guest that stands still there, and held by this tracer until
+        it can go. memory: of precopy.MODES. owners: whose rights bound those of what leaves (engine/leaving/permission.py).
+        link_timeout: seconds, of this node."""
         self.pid = pid
         self.engine = engine
         self.kernel = ""

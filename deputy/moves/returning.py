@@ -81,7 +81,7 @@ class Returning(Move):
             self.abandon()
             return None
         except Replaced:
-            self._step = lambda: self  # deputy/moves/execution.py goes on
+            self._step = lambda: self  # deputy/moves/programs/execution.py goes on
             return self
         except NotNow as error:
             if time.monotonic() - self._approach.over_since < MOMENT_PATIENCE:

@@ -64,7 +64,7 @@ class Manner:
     asker: Owner | None = None
     """who has asked for it by hand"""
     begins: Callable[[], None] | None = None
-    """the process is mosrun, which is to execute its program when this is called, and leaves then: deputy/moves/beginning.py"""
+    """the process is mosrun, which is to execute its program when this is called, and leaves then: deputy/moves/programs/beginning.py"""
     says: bool = False
     """the reason why it has not left is written on its program's standard error"""
     why: str = ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deputy.moves.beginning import Beginning, program_of
+from deputy.moves.programs.beginning import Beginning, program_of
 from engine.leaving.permission import ROOT
 
 pytestmark = pytest.mark.timeout(30)
@@ -70,7 +70,7 @@ def test_a_program_that_has_already_begun_is_let_go(child: subprocess.Popen[byte
 
 
 def test_a_program_that_takes_too_long_is_let_go(child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deputy.moves.beginning.PATIENCE", 0.1)
+    monkeypatch.setattr("deputy.moves.programs.beginning.PATIENCE", 0.1)
     beginning = Beginning(child.pid, program_of(child.pid))
     watch(beginning)
     assert beginning.take((ROOT,)) is None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deputy.moves.beginning import Beginning, program_of
+from deputy.moves.programs.beginning import Beginning, program_of
 from engine.leaving.permission import CAPABILITIES, ROOT, SETUID, THREADS_DIFFER, UNREADABLE, Owner, is_secure, may_leave
 from engine.leaving.refusal import reasons
 from kernel_helpers.common.errors import MoveRefused

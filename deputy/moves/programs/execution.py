@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 
 from deputy.link.guestlink import Announced, GuestLink, LinkLost
 from deputy.moves import out_and_hop
-from deputy.moves.beginning import at_first_instruction
 from deputy.moves.frozen import Held
 from deputy.moves.move import Move, Wanted
 from deputy.moves.preparation import Preparation
+from deputy.moves.programs.beginning import at_first_instruction
 from deputy.moves.report import Report
 from engine.leaving.permission import may_leave
 from engine.phases import Phases
