@@ -27,7 +27,7 @@ from remote.options import Options
 from remote.reception import Reception
 from remote.requests.births import Births, Child
 from remote.requests.direct_files import DirectFiles
-from remote.requests.execution import Executions
+from remote.requests.execution import Executions, Programs
 from remote.requests.home_files import HomeFiles
 from remote.requests.later import Later
 from remote.requests.mapping import Mappings
@@ -60,6 +60,10 @@ class Loop(Protocol):
     selector: selectors.BaseSelector
 
     @property
+    def programs(self) -> Programs:
+        """What comes in the place of the guest when it is over."""
+
+    @property
     def store(self) -> FileStore:
         """Files of its home."""
 
@@ -80,9 +84,6 @@ class Loop(Protocol):
 
     def released(self) -> None:
         """The guest has let go of its memory: its parent goes on if it has waited for that."""
-
-    def expect_program(self) -> None:
-        """The guest is over, and another program comes in its place."""
 
     def bear(self, parent: Guest, child: Child) -> None:
         """A child of the guest runs from here on, served by the same program. Errors: OSError."""
@@ -133,7 +134,7 @@ class Guest:
         self._direct = DirectFiles(tracee, loop.options, uid, loop.home_files, loop.wake)
         self._standstill = Standstill(
             tracee, self._interrupted, self._signals, self.waits, self.masks, self._freezing, self._executions, self._direct, self, loop,
-            lambda: bool(self.births.awaited),
+            loop.programs, lambda: bool(self.births.awaited),
         )  # fmt: skip
         self._answering = (self._unchanged, self.births, self._mappings, self._own_proc, self.marks, self.masks)
         """the handlers of a call that the link does not make, asked one after the other"""

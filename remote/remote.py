@@ -6,11 +6,10 @@ import logging
 import selectors
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engine.files.store import FileStore
 from engine.pour import postcopy
-from engine.pour.vessel import Vessel
 from kernel_helpers.common.errors import FarhomeError, sentence
 from kernel_helpers.link.ends.events import Event, Kind
 from kernel_helpers.link.ends.session import Branch
@@ -18,6 +17,7 @@ from kernel_helpers.stream.stream import Connection, holds
 from remote.guest import Guest
 from remote.moves import arrival, departure
 from remote.moves.conversations import Conversations
+from remote.moves.program import Programs
 from remote.options import Options
 from remote.reception import Reception
 from remote.requests.births import Child
@@ -46,6 +46,8 @@ class Shared:
 
     store: FileStore
     home_files: HomeFiles | None = None
+    place: Message = field(default_factory=dict)
+    """what home has to know of one that is made for a program (kernel, lockable of `ready`), from the first on"""
 
 
 class Remote:
@@ -72,8 +74,7 @@ class Remote:
         """that is by a connection which another guest of the tree has"""
         self._since = time.time()
         self._home_address = ""
-        self._vessel: Vessel | None = None
-        """for the program that comes in the place of the guest"""
+        self.programs = Programs(self)
         self._cpu_before = 0.0
         """Seconds: of the programs that the guest has replaced here."""
         self.selector = tree.selector
@@ -90,8 +91,7 @@ class Remote:
         try:
             if self.shared.home_files is not None and not self.has_others():
                 self.shared.home_files.hang_up()  # a thread of the guest may wait for them
-            if self._vessel is not None:
-                arrival.discard(self._vessel)
+            self.programs.close()
             if self.guest is not None:
                 self.selector.unregister(self.guest.link.event_fd)
                 self.guest.destroy()
@@ -155,6 +155,7 @@ class Remote:
                         self._silence.broke(self._heard)
             else:
                 self._on_control(event, guest)
+        guest = self.guest or guest  # another program by now, perhaps
         if not self.finished:
             guest.poll()
         elif guest.tracee.shares_memory:  # its parent waits for no more than that
@@ -303,9 +304,8 @@ class Remote:
         self._connected, self._heard = False, time.monotonic()
         sandbox = guest.end(keeps_link=True)
         self._cpu_before += guest.cpu_seconds()
-        vessel, self._vessel = self._vessel, None
         try:
-            arrival.arrive(self, talk, sandbox, vessel)
+            arrival.arrive(self, talk, sandbox, self.programs.take_vessel())
         except (FarhomeError, WireError, OSError) as error:
             log.warning("the new program does not come: %s", error, exc_info=not isinstance(error, WireError))
             talk.close()
@@ -334,13 +334,11 @@ class Remote:
             if other is not self and other.guest is not None:
                 other.guest.births.released_by(self.options.pid)
 
-    def expect_program(self) -> None:
-        """The guest is over, and another program comes in its place: that needs an empty process, while its home looks at it."""
+    def become(self, guest: Guest) -> None:
+        """Another program is in the place of the guest, with its link."""
         assert self.guest is not None
-        try:
-            self._vessel = Vessel.board(self.guest.sandbox.vessel(self.options.pid))
-        except (FarhomeError, OSError) as error:  # it is tried again when the program comes
-            log.debug("no vessel yet: %s", error)
+        self._cpu_before += self.guest.cpu_seconds()
+        self.guest = guest
 
     def bear(self, parent: Guest, child: Child) -> None:
         """A child of the guest runs from here on, with a remote of its own. Errors: OSError."""

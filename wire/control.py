@@ -60,6 +60,10 @@ class Control(IntEnum):
     """the answer to MASK, when what its thread lets in has been sent: pending, the signals that wait for it at home (a mask)"""
     EXECUTED = 42
     """the stub is another program, by the call of tid: the guest is over; answered by OVER"""
+    PROGRAM = 43
+    """what that program is: context, pages (as sent by kernel_helpers/pages/pages.py), and the fields of `prepare`; answered by PREPARED"""
+    COMMIT = 44
+    """the program runs where it is ready: pending, stopped, as in the message of that name"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
@@ -115,7 +119,9 @@ class Control(IntEnum):
     TAKEN = 77
     """the guest has taken the last tick of a timer: timer (ticks.py); late: it had waited, and its thread tid waits for OVERRUNS"""
     OVER = 75
-    """what the new program takes over: pending, used (as in FROZEN), ignored"""
+    """what the new program takes over: pending, used (as in FROZEN), ignored; kernel, lockable (of `ready`), if a place for it is made"""
+    PREPARED = 79
+    """the program is ready; or error, why not, and again: it may come by a conversation"""
 
 
 def pack(**fields: Any) -> bytes:

@@ -42,7 +42,7 @@ class Farewells:
 
     def say(self, link: GuestLink) -> None:
         """The process has ended; the link is ours from here on."""
-        with suppress(OSError):
+        with suppress(OSError, FarhomeError):
             link.send(Control.KILL)
         link.wake = self._wake
         with self._lock:

@@ -144,12 +144,26 @@ class GuestLink:
         self._own_at = time.monotonic() + A_MOMENT
         self._start(branch)
 
+    @classmethod
+    def heir(cls, old: GuestLink, home: HomeLink) -> GuestLink:
+        """Return that of another program in the guest's place: it goes on with the session, and what is done for its connection."""
+        home.inherit(old.home)
+        link = cls(home, old.target, old.timeout, old.wake)
+        link._broken_since, link._patience, link._silence = old._broken_since, old._patience, old._silence
+        link._own_at, link._attempt, link._next_attempt, old._attempt = old._own_at, old._attempt, old._next_attempt, None
+        link._pending, old._pending = old._pending, []
+        link._carry()
+        return link
+
+    def _carry(self) -> None:
+        """What the guest has used before: before any reply, for a cpu clock must not go back."""
+        limit = account.limit_left(self.home.stub_pid)
+        self.send(Control.CARRIED, barrier=True, used=self.home.used_away, limit=limit, own=self.home.own_files)
+        self.home.own_files, self._is_new = [], False
+
     def _start(self, connection: Connection | Branch) -> None:
-        if self._is_new:  # before any reply: a cpu clock must not go back
-            limit = account.limit_left(self.home.stub_pid)
-            self.send(Control.CARRIED, barrier=True, used=self.home.used_away, limit=limit, own=self.home.own_files)
-            self.home.own_files = []
-        self._is_new = False
+        if self._is_new:
+            self._carry()
         self.home.set_silence(self._silence.bound)
         self.home.attach(connection)
         self._broken_since = None

@@ -234,22 +234,22 @@ def _commit(frozen: Frozen, preparation: Preparation, parts: list[Part], phases:
         phases.done("restored there")
         if not waits:  # if we are killed after the commit, it must not run here
             frozen.park()
-            _bind(frozen)
-        commit(preparation, waiting, _is_stopped(frozen, waiting), parts)
+            bind(frozen)
+        commit(preparation, waiting, is_stopped(frozen, waiting), parts)
     except BaseException:
         put_first(frozen, waiting)
         raise
-    _bind(frozen)
+    bind(frozen)
 
 
-def _is_stopped(frozen: Frozen, waiting: Pending) -> bool:
-    """Whether it was stopped (SIGSTOP, job control) when we came, and has not been continued since: what continued waits."""
+def is_stopped(frozen: Frozen, waiting: Pending) -> bool:
+    """Return whether it was stopped (SIGSTOP, job control) when we came, and has not been continued since: what continued waits."""
     was_stopped = any(thread.group_stop for thread in frozen.threads.values())
     return was_stopped and all(tracing.signal_number(info) != signal.SIGCONT for _, info in waiting)
 
 
-def _bind(frozen: Frozen) -> None:
-    """The process ends with us. Errors: OSError."""
+def bind(frozen: Frozen) -> None:
+    """Has the process end with us. Errors: OSError."""
     threads = list(frozen.threads.values())
     for error in many.set_options(threads, lambda thread: OPTIONS | thread.options & PTRACE_O_SUSPEND_SECCOMP).values():
         if not isinstance(error, ProcessLookupError):  # it has just been killed

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from deputy.link.guestlink import Target
 from deputy.link.linkahead import LinkAhead
+from deputy.moves.announcement import announcement
 from engine.commit import Decider, Do, Word, decide
-from engine.context.capture import identity, inner_tid
 from engine.context.marks import TOO_LITTLE, locked_bytes
 from engine.files import files
-from engine.leaving.permission import Owner, has_fixed_ids, may_leave
+from engine.leaving.permission import Owner, may_leave
 from engine.leaving.refusal import why_not
-from engine.mappings.memory_nodes import memory_nodes
 from engine.phases import Phases
 from engine.pour import postcopy, precopy
 from engine.signals.pending import Pending
 from kernel_helpers.common.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.link.ends.events import Part
-from kernel_helpers.pages.pages import knows_guards
 from kernel_helpers.process.syscalls import U64
 from wire import channel
 from wire.channel import Channel
@@ -124,17 +120,10 @@ class Preparation:
         self.phases.done("connected")
         if self._held_by:
             self.channel.send("replace")
-        uname = os.uname()
-        status = _status(self.pid)
         if not self._is_hop:
             self.files = files.mapped_files(self.pid)
-        self.channel.send(
-            "prepare", pid=inner_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
-            uid=int(status["Uid"].split()[0]), command=self.begins or status["Name"].strip(), files=[file.to_wire() for file in self.files],
-            engine=self.engine, trace=self._trace, link_timeout=self._link_timeout, memory_nodes=memory_nodes(), guards=knows_guards(),
-            ids=sorted({int(word) for name in ("Uid", "Gid", "Groups") for word in status.get(name, "").split()}),
-            identity=identity(self.pid).to_wire() if self._is_hop else None, fixed_ids=has_fixed_ids(self.pid),
-        )  # fmt: skip
+        fields = announcement(self.pid, self.home, self._link_timeout, self.files, self.begins, self._is_hop)
+        self.channel.send("prepare", engine=self.engine, trace=self._trace, **fields)
         self.send_wanted(self.files)
         self.phases.done("files there")
         self._send_clocks()
@@ -243,10 +232,6 @@ class Preparation:
         for connection in (self.channel, self.source):
             if connection is not None:
                 connection.close()
-
-
-def _status(pid: int) -> dict[str, str]:
-    return dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
 
 
 __all__ = ["Preparation", "Target"]

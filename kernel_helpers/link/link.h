@@ -294,6 +294,8 @@ typedef int (*session_handler)(void *owner, struct session *session, const struc
 struct outgoing;
 struct session *session_new(session_handler handler, void *owner, int event_fd);
 void session_free(struct session *session);
+/* Another owner of the same kind has it from here on. Returns when nobody is in a function of the one before. */
+void session_hand_over(struct session *session, void *owner);
 /* Before the end of one side that the other waits for: what has come is acknowledged, if that takes no time. */
 void session_say_received(struct session *session);
 /* The stream is the session's from here on. Never blocks. */

@@ -261,8 +261,8 @@ class Arrival:
         self._phases.done("wake")
         return sandbox
 
-    def _intercept(self, frozen: Frozen, cargo: Images | Poured) -> PtraceLink | AwayLink:
-        """Its filter and its listener; what it may do is what its user may."""
+    def _intercept(self, frozen: Frozen, cargo: Images | Poured, old: AwayLink | None = None) -> PtraceLink | AwayLink:
+        """Its filter and its listener; what it may do is what its user may. old: the end of a link whose session it takes over."""
         suspend_seccomp(frozen)
         has_fixed_ids = self._request.get("fixed_ids") is True and (isinstance(cargo, Images) or are_equal(cargo.context.identity))
         program = call_filter.program(FILTER_VERDICT if self._by_ptrace else RET_NOTIFY, has_fixed_ids)
@@ -279,7 +279,7 @@ class Arrival:
             install_watch(frozen)
         self._phases.done("capabilities")
         tids = inner_tids(frozen.pid, list(frozen.threads))
-        link = PtraceLink(frozen.pid, tids) if self._by_ptrace else AwayLink(self._listener, frozen.pid, tids, counts=False)
+        link = PtraceLink(frozen.pid, tids) if self._by_ptrace else AwayLink(self._listener, frozen.pid, tids, False, old)
         self._made.callback(link.close)
         if isinstance(cargo, Poured) and cargo.context.keyed and isinstance(link, AwayLink):
             link.has_keys()
@@ -301,7 +301,9 @@ class Arrival:
         early, self._link = self._link, None
         return await_decision(self._remote, self._talk, lambda: must_live(threads), early)
 
-    def _as_guest(self, frozen: Frozen, sandbox: Sandbox, link: PtraceLink | AwayLink, cargo: Images | Poured, decision: Decision) -> Guest:
+    def _as_guest(
+        self, frozen: Frozen, sandbox: Sandbox, link: PtraceLink | AwayLink, cargo: Images | Poured, decision: Decision | None
+    ) -> Guest:
         """It is to run here."""
         request = self._request
         guest = Guest(
@@ -314,7 +316,7 @@ class Arrival:
             guest.objects = self._vessel.objects
             guest.waits.may_go_on = lets_sleeps_go_on(thread.filters for thread in cargo.context.threads)
             guest.marks.home_lets_lock = cargo.context.identity.limits.get(resource.RLIMIT_MEMLOCK, (NO_LIMIT, NO_LIMIT))[0]
-        if self._watches:
+        if self._watches and decision is not None:
             guest.masks.follow()
             guest.masks.begin(decision.watched, decision.blocked)
         if request.get("trace"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+from typing import Protocol
 
 from kernel_helpers.link.ends.away import AwayLink
 from kernel_helpers.link.ends.events import Event
@@ -16,10 +17,27 @@ from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import SYS
 from remote.tracee.tracee import Tracee
 from wire.control import Control, pack
+from wire.frames import Message
 
 log = logging.getLogger("remote")
 
 CALLS = (SYS.execve, SYS.execveat)
+
+
+class Programs(Protocol):
+    """What comes in the place of a guest that is over (remote/moves/program.py)."""
+
+    def place(self) -> Message:
+        """Return what home has to know of the place that expect() makes; nothing, if that is not known."""
+
+    def expect(self) -> None:
+        """The guest is over, and another program comes in its place: that needs an empty process, while its home looks at it."""
+
+    def take(self, request: Message) -> None:
+        """It comes by the link, into the place that has been made, if it can."""
+
+    def run(self, decided: Message) -> None:
+        """It is the guest by now, and runs."""
 
 
 class Executions:

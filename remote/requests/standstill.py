@@ -11,7 +11,7 @@ from kernel_helpers.common.errors import FarhomeError, sentence
 from kernel_helpers.link.ends.events import Event
 from kernel_helpers.process import tracing
 from remote.requests.direct_files import DirectFiles
-from remote.requests.execution import Executions
+from remote.requests.execution import Executions, Programs
 from remote.tracee.freezing import Freezing
 from remote.tracee.interrupted import InterruptedCalls
 from remote.tracee.masks import Masks
@@ -31,9 +31,6 @@ class Memory(Protocol):
 
     def released(self) -> None:
         """The guest has let go of its memory: its parent goes on if it has waited for that."""
-
-    def expect_program(self) -> None:
-        """The guest is over, and another program comes in its place."""
 
 
 class Guest(Protocol):
@@ -55,7 +52,7 @@ class Standstill:
     def __init__(
         self, tracee: Tracee, interrupted: InterruptedCalls, signals: GuestSignals, waits: Waits, masks: Masks, freezing: Freezing,
         executions: Executions,
-        direct: DirectFiles, guest: Guest, memory: Memory, waits_for_child: Callable[[], bool],
+        direct: DirectFiles, guest: Guest, memory: Memory, programs: Programs, waits_for_child: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._tracee = tracee
         self._link = tracee.link
@@ -68,6 +65,7 @@ class Standstill:
         self._direct = direct
         self._guest = guest
         self._memory = memory
+        self._programs = programs
         self._waits_for_child = waits_for_child
         self._quiet: Event | None = None
         """what asks for a standstill, until all threads know of their ticks what only home knows"""
@@ -88,6 +86,10 @@ class Standstill:
             self._thaw(int(unpack(event.data).get("watched", 0)))
         elif event.kind == Control.EXECUTED:
             self._over()
+        elif event.kind == Control.PROGRAM:
+            self._programs.take(unpack(event.data))
+        elif event.kind == Control.COMMIT:
+            self._programs.run(unpack(event.data))
         elif event.kind == Control.STOPPED:
             self._tracee.is_stopped = True
             self._tracee.undecided.clear()
@@ -113,10 +115,11 @@ class Standstill:
             self._link.pause()
             error = self._freezing.freeze(is_over=True)
             pending = [] if error else self._freezing.pending()
-        self._link.send(Control.OVER, 0, pack(pending=pending, used=self._link.account.used(), ignored=ignored))
+        place = self._programs.place()
+        self._link.send(Control.OVER, 0, pack(pending=pending, used=self._link.account.used(), ignored=ignored, **place))
         self._guest.kill()
         self._memory.released()
-        self._memory.expect_program()
+        self._programs.expect()
 
     def _stand_still(self, event: Event) -> None:
         """QUIET: every thread comes to a standstill, and home gets what waits for it."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import LINK_TIMEOUT
-from tests.faults.running import Running
+from tests.faults.running import HOME, Running
+from tests.faults.stops import Stop
 from tests.moves.cluster import Cluster, until
 
 pytestmark = pytest.mark.timeout(240)
@@ -62,6 +63,28 @@ def test_the_node_dies(breakable: Cluster) -> None:
         else:
             assert "status 137" in one.said
             assert one.host_pids() == []
+        assert made_once(one, MANY)
+
+
+@pytest.mark.parametrize(
+    ("node", "step"),
+    [(HOME, "program: sent"), (HOME, "program: prepared"), (HOME, "commit said"), ("n2", "arrival: pour"), ("n2", "arrival: link")],
+)
+def test_a_deputy_or_remote_is_killed_while_a_program_comes(stoppable: Cluster, node: str, step: str) -> None:
+    """It goes on at home; nothing is left anywhere. (Who has just said commit has a journal, by which its mosd knows of the copy.)"""
+    with Running(stoppable, "executes.static", f"again {MANY}") as one:
+        one.moved("n2")
+        for _ in range(3):  # the first comes by a conversation
+            one.works(20)
+        with Stop(stoppable, node, step) as stop:
+            stop.wait(lambda: None)
+            stoppable.place(node).run("kill", "-KILL", str(stop.pid))
+        until("it is at home", lambda: one.where() == HOME, seconds=30)
+        one.works(20)
+        until("one copy is left", lambda: len(one.host_pids()) == 1, seconds=20)
+        assert stoppable.home.run("sh", "-c", f"kill -9 {one.pid}").returncode == 0
+        assert "status 137" in one.end(20)
+        until("no copy is left", lambda: one.host_pids() == [], seconds=20)
         assert made_once(one, MANY)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import socket
@@ -96,7 +97,8 @@ def test_a_list_is_given_to_the_loop_unchanged_and_later_messages_wait(home: Hom
 )
 def test_an_invalid_list_breaks_the_connection_and_has_no_effect(home: HomeLink, far: socket.socket, body: bytes) -> None:
     with mmap.mmap(home.memfd, 0) as slots:
-        far.sendall(frame(AHEAD, body, 1, tid=1))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its head is enough
+            far.sendall(frame(AHEAD, body, 1, tid=1))
         events = collect(home, lambda events: any(event.kind == Kind.CONNECTION_LOST for event in events), 10)
         assert events[-1].data == b"writes that cannot be"
         assert slots[home.slot_offset(0) + REQUEST] == 0

@@ -132,6 +132,25 @@ def test_what_is_born_or_executed_away_runs_on_any_processor(cluster: Cluster) -
             cluster.home.run("pkill", "-KILL", "-f", name)
 
 
+def test_programs_that_follow_one_another_connect_nothing(cluster: Cluster) -> None:
+    """Of twenty the first comes by a conversation, since its files, and the place for it, have to be known."""
+
+    def connections() -> int:
+        names, values = (line.split() for line in cluster.home.run("cat", "/proc/net/snmp").stdout.splitlines() if line.startswith("Tcp:"))
+        return int(values[names.index("ActiveOpens")])
+
+    with Running(cluster, "executes.static", "collect 20") as one:
+        one.moved("n2")
+        before = connections()
+        (one.directory / "go").touch()
+        until("all have been executed", lambda: one.lines()[-1:] == ["0"], seconds=60)
+        made = connections() - before
+        assert one.where() == "n2"
+        (one.directory / "end").touch()
+        assert one.end() == f"{one.pid}: done, 0 signals\nstatus 7\n"
+        assert made < 12, made  # two for each, if they came by conversations; a few are the daemon's
+
+
 def tasks_of(name: str) -> list[int]:
     """The threads of all processes on this machine that are called so."""
     found: list[int] = []

@@ -19,6 +19,7 @@ import logging
 import signal
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,9 +28,11 @@ from deputy.moves import out_and_hop
 from deputy.moves.frozen import Held
 from deputy.moves.move import Move, Wanted
 from deputy.moves.preparation import Preparation
+from deputy.moves.programs import in_place
 from deputy.moves.programs.beginning import at_first_instruction
+from deputy.moves.programs.in_place import ByConversation, Place
 from deputy.moves.report import Report
-from engine.leaving.permission import may_leave
+from engine.leaving.permission import Owner, may_leave
 from engine.phases import Phases
 from engine.pour.precopy import Progress
 from engine.signals.pending import Pending, put, take
@@ -61,12 +64,14 @@ _UNCATCHABLE = (signal.SIGKILL, signal.SIGSTOP)
 
 @dataclass(frozen=True)
 class Inherited:
-    """What the new program takes over of the guest: signals blocked and ignored (masks), waiting signals, and what was used away."""
+    """What the new program takes over of the guest: signals blocked and ignored (masks), waiting signals, what was used away, and the place
+    that is ready for it."""
 
     blocked: int
     ignored: int
     pending: Pending
     used: list[list[int]]
+    place: Place | None = None
 
 
 def go_on(process: Process, away: Away, move: Move | None) -> Move | None:
@@ -100,7 +105,7 @@ def go_on(process: Process, away: Away, move: Move | None) -> Move | None:
     phases.report(log)
     away.is_over()
     process.away, process.shares_memory = None, False
-    replacement = Replacement(process, frozen, link, place, inherited, wanted, begun)
+    replacement = Replacement(process, frozen, link, place, inherited, wanted, owners, begun)
     if reason is None and (wanted is None or wanted.preparation is not None):
         return replacement.leave()
     replacement.stay(reason or "")
@@ -112,7 +117,7 @@ def go_on(process: Process, away: Away, move: Move | None) -> Move | None:
 @dataclass(eq=False)
 class Replacement(Move):
     """The program, held at its first instruction, on its way to where the one before was, and what is left of that. place: where that was;
-    begun: when it ended."""
+    owners: whose rights bound those of what leaves; begun: when it ended."""
 
     process: Process
     frozen: Frozen
@@ -120,6 +125,7 @@ class Replacement(Move):
     place: str
     inherited: Inherited
     wanted: Wanted | None
+    owners: Sequence[Owner]
     begun: float
     preparation: Preparation | None = None
     held: Held | None = None
@@ -132,9 +138,15 @@ class Replacement(Move):
         """Of the memory that goes ahead."""
         return self.preparation.progress if self.preparation is not None else Progress()
 
-    def leave(self) -> Move:
-        """As soon as the target is ready."""
+    def leave(self) -> Move | None:
+        """At once, or (returned) as soon as the target is ready."""
         process, options = self.process, self.process.options
+        try:
+            self.held = Held.examine(process, self.frozen, self.owners, self.inherited.used)
+        except (FarhomeError, OSError) as error:
+            self.failure = error
+        if self.wanted is None and self._has_entered():
+            return None
         self.preparation = self.wanted.preparation if self.wanted is not None else None
         if self.preparation is None:
             self.preparation = Preparation(
@@ -148,11 +160,39 @@ class Replacement(Move):
                 link_timeout=options.link_timeout,
             )
             start_thread("preparation", self.preparation.run, process.loop.wake)
-        try:
-            self.held = Held.examine(process, self.frozen, self.preparation.owners, self.inherited.used)
-        except (FarhomeError, OSError) as error:
-            self.failure = error
         return self
+
+    def _has_entered(self) -> bool:
+        """Whether it is in the place of the guest by now, or goes on at home."""
+        process = self.process
+        try:
+            if self.held is None:
+                raise self.failure or AssertionError
+            size = in_place.enter(process, self.held, self.link, self.inherited.place)
+        except ByConversation as why:
+            log.debug("process %d executes a program that comes by a conversation: %s", process.pid, why)
+            return False
+        except (FarhomeError, WireError, OSError) as error:
+            self._stay_or_lose(error)
+        else:
+            ms = (time.monotonic() - self.begun) * 1e3
+            self._is_there(ms, size)
+        return True
+
+    def _stay_or_lose(self, error: FarhomeError | WireError | OSError) -> None:
+        """It could not go. If it was committed, that copy alone may run."""
+        if self.process.away is not None:
+            self.link.close()
+            self.process.lost(f"could not be reached: {sentence(error)}")
+            return
+        self.stay(error.reason if isinstance(error, MoveRefused) else sentence(error))
+
+    def _is_there(self, ms: float, size: int) -> None:
+        process = self.process
+        process.note_use()
+        log.info("process %d executes a program on %s, held %.1f ms, %d bytes", process.pid, process.where, ms, size)
+        self.link.close()  # where the program has come in its place, the guest has ended
+        process.mosd.executed(process.where)
 
     def step(self) -> Move | None:
         """See Move."""
@@ -174,19 +214,15 @@ class Replacement(Move):
                 report = out_and_hop.leave(process, preparation, self.begun, self.held)
         except (FarhomeError, WireError, OSError) as error:
             preparation.abandon()
-            if process.away is not None:  # it was committed: that copy alone may run
-                self.link.close()
-                process.lost(f"could not be reached: {sentence(error)}")
-                return
-            self.stay(error.reason if isinstance(error, MoveRefused) else sentence(error))
+            self._stay_or_lose(error)
+            return
+        if wanted is None:
+            self._is_there(report.frozen_ms, report.size)
             return
         log.info("process %d executes a program on %s, held %.1f ms, %d bytes", process.pid, report.where, report.frozen_ms, report.size)
-        if wanted is not None:
-            process.loop.farewells.say(self.link)
-            process.mosd.answer(wanted.number, report)
-            process.mosd.state(process.where, "moved", report.frozen_ms)
-        else:
-            self.link.close()  # where the program has come in its place, the guest has ended
+        process.loop.farewells.say(self.link)
+        process.mosd.answer(wanted.number, report)
+        process.mosd.state(process.where, "moved", report.frozen_ms)
         process.mosd.executed(process.where)
 
     def stay(self, reason: str) -> None:
@@ -233,6 +269,7 @@ def _ask_what_is_inherited(away: Away, caller: int, leader: int) -> Inherited:
         used = account.check(reported["used"])
         inherited = replace(
             inherited, ignored=int(reported["ignored"]),
+            place=Place(str(reported["kernel"]), int(reported["lockable"])) if "kernel" in reported else None,
             pending=[(leader if tid == caller else 0, info) for tid, info in kept if tid in (0, caller) and _survives(info)],
             used=[[leader if row[0] == caller else row[0], *row[1:]] for row in used if row[0] in (account.WHOLE, caller)],
         )  # fmt: skip

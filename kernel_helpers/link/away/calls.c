@@ -116,7 +116,9 @@ static void ended(void *member)
 {
 	struct away *a = member;
 	struct event event = {.kind = EVENT_GUEST_GONE};
-	session_event(a->session, &event, "");
+	struct session *session = __atomic_load_n(&a->session, __ATOMIC_SEQ_CST);
+	if (session)
+		session_event(session, &event, "");
 }
 
 const struct listener_uses away_uses = {.has = has, .take = take, .ended = ended};

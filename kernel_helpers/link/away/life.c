@@ -88,7 +88,8 @@ static void before(void *owner)
 	ahead_leave(((struct away *)owner)->carried);
 }
 
-static struct away *new_away(const int *host_tids, const int *tids, unsigned count, int event_fd)
+/* taken: the session that it is to have, which is not its own before all has been made; NULL: a new one. */
+static struct away *new_away(const int *host_tids, const int *tids, unsigned count, int event_fd, struct session *taken)
 {
 	struct away *a = calloc(1, sizeof *a);
 	if (!a || !(a->room = guest_room_new()) || !(a->threads = calloc(THREADS_LIMIT, sizeof *a->threads))) {
@@ -102,18 +103,22 @@ static struct away *new_away(const int *host_tids, const int *tids, unsigned cou
 	int failed = 0;
 	for (unsigned i = 0; i < count && !failed; i++)
 		failed = away_add_thread(a, host_tids[i], tids[i]);
-	if (failed || !(a->session = session_new(away_take_reply, a, event_fd)) || !(a->carried = carried_new(a->session))) {
+	if (!failed && !taken)
+		a->session = session_new(away_take_reply, a, event_fd);
+	struct session *session = taken ? taken : a->session;
+	if (failed || !session || !(a->carried = carried_new(session))) {
 		free_away(a);
 		return NULL;
 	}
-	session_set_tick(a->session, tick);
-	session_set_before(a->session, before);
+	if (!taken) {
+		session_set_tick(session, tick);
+		session_set_before(session, before);
+	}
 	return a;
 }
 
-struct away *away_new(int listener, const int *host_tids, const int *tids, unsigned count, int event_fd)
+static struct away *with_listener(struct away *a, int listener)
 {
-	struct away *a = new_away(host_tids, tids, count, event_fd);
 	if (!a)
 		return NULL;
 	a->listening = listener_new(listener, &away_uses, a);
@@ -126,10 +131,27 @@ struct away *away_new(int listener, const int *host_tids, const int *tids, unsig
 	return NULL;
 }
 
+struct away *away_new(int listener, const int *host_tids, const int *tids, unsigned count, int event_fd)
+{
+	return with_listener(new_away(host_tids, tids, count, event_fd, NULL), listener);
+}
+
+/* Another program of the same process, whose thread stands still, in place of one that has ended: it has the session of that. */
+struct away *away_heir(struct away *old, int listener, int host_tid, int tid)
+{
+	struct away *a = with_listener(new_away(&host_tid, &tid, 1, -1, old->session), listener);
+	if (!a)
+		return NULL;
+	a->session = old->session;
+	session_hand_over(a->session, a);
+	__atomic_store_n(&old->session, NULL, __ATOMIC_SEQ_CST);
+	return a;
+}
+
 /* Another process with the same filter, whose thread has not run yet. */
 struct away *away_sibling(struct away *one, int host_tid, int tid, int event_fd)
 {
-	struct away *a = new_away(&host_tid, &tid, 1, event_fd);
+	struct away *a = new_away(&host_tid, &tid, 1, event_fd, NULL);
 	if (!a)
 		return NULL;
 	if (guest_room_may_have_keys(one->room))

@@ -55,10 +55,18 @@ class AwayLink(SessionLink):
     on, else from account.begin() on.
     """
 
-    def __init__(self, listener: int | AwayLink, guest_host_pid: int, threads: dict[int, int], counts: bool = True) -> None:
-        super().__init__()
+    def __init__(
+        self, listener: int | AwayLink, guest_host_pid: int, threads: dict[int, int], counts: bool = True, old: AwayLink | None = None
+    ) -> None:
+        """old: of another program of the same process, which is over: this one, of one thread, takes over its session."""
+        super().__init__(old is None)
         self.guest_host_pid = guest_host_pid
-        if isinstance(listener, AwayLink):
+        if old is not None and not isinstance(listener, AwayLink):
+            ((host_tid, program_tid),) = threads.items()
+            self._handle = native().away_heir(old.handle, listener, host_tid, program_tid)
+            if self._handle:
+                self._inherit(old)
+        elif isinstance(listener, AwayLink):
             ((host_tid, program_tid),) = threads.items()
             self._handle = native().away_sibling(listener.handle, host_tid, program_tid, self.event_fd)
         else:
@@ -67,7 +75,8 @@ class AwayLink(SessionLink):
             program = (ctypes.c_int * count)(*threads.values())
             self._handle = native().away_new(listener, host, program, count, self.event_fd)
         if not self._handle:
-            os.close(self.event_fd)
+            if self.event_fd >= 0:
+                os.close(self.event_fd)
             raise MemoryError("no memory for a link")
         self.account = Account(guest_host_pid, threads, counts)
         """What the guest has used here, and where it was before."""
@@ -76,7 +85,7 @@ class AwayLink(SessionLink):
         """The guest's direct files, where there may be any."""
 
     def _session(self) -> int:
-        return int(native().away_session(self.handle))
+        return self._there(native().away_session(self.handle))
 
     def _free(self, handle: int) -> None:
         native().away_free(handle)

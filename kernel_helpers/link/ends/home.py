@@ -71,9 +71,10 @@ class HomeLink(SessionLink):
     MOST_PLACES = 64
     """that hold_places() can return; more may be in use then"""
 
-    def __init__(self, threads: list[int], memory: int = -1) -> None:
-        """memory: a descriptor of empty memory that can be shared, which is the link's from here on; -1: it makes one."""
-        super().__init__()
+    def __init__(self, threads: list[int], memory: int = -1, has_session: bool = True) -> None:
+        """memory: a descriptor of empty memory that can be shared, which is the link's from here on; -1: it makes one. has_session: else
+        it has none before inherit()."""
+        super().__init__(has_session)
         self.threads = list(threads)
         self.used_away: list[list[int]] = []
         self.keeps_time = False
@@ -87,7 +88,8 @@ class HomeLink(SessionLink):
         self._handle = native().home_new(tids, len(threads), self.memfd, self.event_fd, not HAS_PROCESSORS_TO_SPARE)
         if not self._handle:
             os.close(self.memfd)
-            os.close(self.event_fd)
+            if has_session:
+                os.close(self.event_fd)
             raise MemoryError("no memory for a link")
         if not self.carries:
             native().home_carry_not(self._handle)
@@ -97,11 +99,16 @@ class HomeLink(SessionLink):
             native().home_ahead_not(self._handle)
 
     def _session(self) -> int:
-        return int(native().home_session(self.handle))
+        return self._there(native().home_session(self.handle))
 
     def _free(self, handle: int) -> None:
         native().home_free(handle)
         os.close(self.memfd)
+
+    def inherit(self, old: HomeLink) -> None:
+        """Takes over the session of another program of the same process, which is over; frames that were sent stay sent."""
+        native().home_inherit(self.handle, old.handle)
+        self._inherit(old)
 
     def add_thread(self) -> int:
         """The slot (an index) of a thread that is about to be born in the stub; `size` may be more afterwards, and the stub has to

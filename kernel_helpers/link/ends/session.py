@@ -55,8 +55,9 @@ class Branch:
 class SessionLink:
     """What all ends share: the session."""
 
-    def __init__(self) -> None:
-        self.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    def __init__(self, has_session: bool = True) -> None:
+        """has_session: else it is to have that of another one (_inherit())."""
+        self.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if has_session else -1
         """Readable when events() has something."""
         self._handle: int | None = None
 
@@ -71,6 +72,17 @@ class SessionLink:
 
     def _free(self, handle: int) -> None:
         raise NotImplementedError
+
+    @staticmethod
+    def _there(session: int | None) -> int:
+        """Errors: FarhomeError: it is another link's by now."""
+        if session is None:
+            raise FarhomeError("the session is another link's")
+        return session
+
+    def _inherit(self, old: SessionLink) -> None:
+        """The session of that one is this one's now."""
+        self.event_fd, old.event_fd = old.event_fd, -1
 
     @property
     def handle(self) -> int:
@@ -161,4 +173,5 @@ class SessionLink:
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._free(handle)
-            os.close(self.event_fd)
+            if self.event_fd >= 0:
+                os.close(self.event_fd)

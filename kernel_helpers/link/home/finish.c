@@ -80,7 +80,7 @@ static struct outgoing *make_reply(struct home *h, struct home_thread *t, int64_
 /* Whether the thread's call has ended and is to be answered now; what comes before its answer is seen to. With the lock held. */
 static int has_ended(struct home *h, struct home_thread *t)
 {
-	if (t->state != BUSY || t->carries || __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) != t->slot->request)
+	if (!h->session || t->state != BUSY || t->carries || __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) != t->slot->request)
 		return 0;
 	if (home_is_preparing(t)) {
 		t->waits = 0;

@@ -74,6 +74,7 @@ static void recall(void *owner)
 	watch_recall(&((struct home *)owner)->hearer);
 }
 
+/* event_fd: -1: it has no session before home_inherit(). */
 struct home *home_new(const int *tids, unsigned count, int memory, int event_fd, int follows)
 {
 	struct home *h = calloc(1, sizeof *h);
@@ -93,13 +94,16 @@ struct home *home_new(const int *tids, unsigned count, int memory, int event_fd,
 		goto failed;
 	pthread_mutex_init(&h->lock, NULL);
 	pthread_cond_init(&h->answered, NULL);
-	h->session = session_new(home_take_call, h, h->event_fd);
-	if (!h->session)
-		goto failed;
-	h->hearer.session = h->session;
-	session_set_before(h->session, recall);
+	if (event_fd >= 0) {
+		h->session = session_new(home_take_call, h, h->event_fd);
+		if (!h->session)
+			goto failed;
+		h->hearer.session = h->session;
+		session_set_before(h->session, recall);
+	}
 	if (home_begin_finishing(h)) {
-		session_free(h->session);
+		if (h->session)
+			session_free(h->session);
 		goto failed;
 	}
 	return h;
@@ -217,11 +221,28 @@ int home_renew(struct home *h)
 	return 0;
 }
 
+/* It has the session of another program of the same process from here on, whose threads have ended. */
+void home_inherit(struct home *h, struct home *old)
+{
+	watch_renew(&old->hearer, NULL);
+	h->session = old->session;
+	h->event_fd = old->event_fd;
+	h->hearer.session = h->session;
+	session_hand_over(h->session, h);
+	pthread_mutex_lock(&old->lock);
+	old->session = NULL;
+	while (old->answering)
+		pthread_cond_wait(&old->answered, &old->lock);
+	pthread_mutex_unlock(&old->lock);
+}
+
 void home_free(struct home *h)
 {
-	session_detach(h->session);     /* nobody waits in it for long then */
+	if (h->session)
+		session_detach(h->session); /* nobody waits in it for long then */
 	watch_renew(&h->hearer, NULL);
 	home_end_finishing(h);
-	session_free(h->session);
+	if (h->session)
+		session_free(h->session);
 	free_threads(h);
 }

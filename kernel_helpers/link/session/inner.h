@@ -39,6 +39,7 @@ struct session {
 	struct stream *stream, *fresh;  /* in use, and the next one; NULL: none */
 	int ready, stopping, held, silent, later, broken;
 	int ticking; /* atomic */
+	int with_owner; /* atomic: threads that are in a function of the owner's, and are counted under the lock before */
 	uint64_t last_number, sent, received, acknowledged_sent;
 	struct outgoing *first, *last, *next;   /* kept frames in order; the first one not sent on this connection */
 	struct queued_event *events, *events_tail;

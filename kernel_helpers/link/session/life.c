@@ -81,6 +81,19 @@ struct session *session_new(session_handler handler, void *owner, int event_fd)
 	return s;
 }
 
+void session_hand_over(struct session *s, void *owner)
+{
+	struct timespec moment = {0, 20000};
+	pthread_mutex_lock(&s->lock);
+	while (__atomic_load_n(&s->with_owner, __ATOMIC_SEQ_CST)) {
+		pthread_mutex_unlock(&s->lock);
+		nanosleep(&moment, NULL);
+		pthread_mutex_lock(&s->lock);
+	}
+	s->owner = owner;
+	pthread_mutex_unlock(&s->lock);
+}
+
 /* Ends the threads; frames that were not acknowledged are gone with it. */
 void session_free(struct session *s)
 {

@@ -155,10 +155,13 @@ static int take_frame(struct session *s)
 	if (!bad && frame.number && frame.number != s->received + 1 && frame.number > s->received)
 		bad = 1;
 	int seen = frame.number && frame.number <= s->received;
+	int is_owners = frame.number && !seen && frame.kind < FRAME_CONTROL && frame.kind != FRAME_BRANCH;
 	if (bad)
 		session_note_broken(s, "a frame out of order");
 	while (!bad && frame.number && s->held && !s->stopping)     /* by session_hold(): behind a barrier its own thread waits */
 		pthread_cond_wait(&s->changed, &s->lock);
+	if (!bad && is_owners)
+		__atomic_add_fetch(&s->with_owner, 1, __ATOMIC_SEQ_CST);
 	pthread_mutex_unlock(&s->lock);
 	if (bad)
 		return -1;
@@ -170,9 +173,9 @@ static int take_frame(struct session *s)
 		return take_control(s, &frame);
 	if (frame.kind == FRAME_BRANCH)
 		return take_branch(s, &frame);
-	if (s->handler(s->owner, s, &frame))
-		return -1;
-	return 0;
+	int failed = s->handler(s->owner, s, &frame);
+	__atomic_sub_fetch(&s->with_owner, 1, __ATOMIC_SEQ_CST);
+	return failed ? -1 : 0;
 }
 
 void *session_receive_loop(void *argument)

@@ -306,9 +306,13 @@ void *session_send_loop(void *argument)
 		}
 		uint64_t received = s->received;
 		int ticks = __atomic_load_n(&s->ticking, __ATOMIC_SEQ_CST);
-		pthread_mutex_unlock(&s->lock);
 		if (ticks)
+			__atomic_add_fetch(&s->with_owner, 1, __ATOMIC_SEQ_CST);
+		pthread_mutex_unlock(&s->lock);
+		if (ticks) {
 			tick(s);
+			__atomic_sub_fetch(&s->with_owner, 1, __ATOMIC_SEQ_CST);
+		}
 		if (work)
 			session_drain(s, 1);
 		else if (ready && session_milliseconds_since(&s->spoken) >= SIGN_OF_LIFE && !pthread_mutex_trylock(&s->sending)) {
