@@ -247,6 +247,10 @@ class GuestLink:
             log.info("the link to %s is made again", self.target.node)
         self.start(connection)
 
+    def put_back(self, events: list[Event]) -> None:
+        """These are for who asks next."""
+        self._pending = [*events, *self._pending]
+
     def control_events(self) -> list[Event]:
         """Events to be handled now."""
         return self.events()

@@ -115,6 +115,8 @@ class Programs:
     def __init__(self, remote: Replaced) -> None:
         self._remote = remote
         self._vessel: Vessel | None = None
+        self._ready: Guest | None = None
+        """the program that home decides about"""
 
     def place(self) -> Message:
         """Return what home has to know of the place that expect() makes; nothing, if that is not known."""
@@ -150,7 +152,7 @@ class Programs:
             self._vessel = None
             remote.finish(f"its new program could not arrive: {sentence(error)}")
             return
-        self._vessel = None
+        self._vessel, self._ready = None, made
         made.link.send(Control.PREPARED)
         made.link.account.begin()  # while home decides
         remote.become(made)
@@ -159,7 +161,10 @@ class Programs:
     def run(self, decided: Message) -> None:
         """Has it run: its home has decided so."""
         remote, guest = self._remote, self._remote.guest
-        assert guest is not None
+        if guest is None or guest is not self._ready:
+            log.warning("guest %s:%d: its home says commit where none is due", remote.options.home, remote.options.pid)
+            return
+        self._ready = None
         guest.tracee.is_stopped = decided["stopped"] is True
         guest.run([(int(tid), bytes(info)) for tid, info in decided["pending"]])
         remote.report_moving(False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -59,6 +60,24 @@ def test_what_somebody_binds_it_to_meanwhile_stays(stopped: Frozen) -> None:
         other = {next(iter(ALL - {place.processor}))}
         os.sched_setaffinity(stopped.pid, other)
     assert processors(stopped.pid) == other
+
+
+def test_threads_that_the_tracer_begins_inside_run_anywhere_afterwards(stopped: Frozen) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        over.wait(60)
+
+    thread = threading.Thread(target=wait)
+    with beside(stopped.pid) as place:
+        thread.start()
+        assert begun.wait(60)
+        assert thread.native_id is not None
+        assert processors(thread.native_id) == {place.processor}
+    assert processors(thread.native_id) == ALL
+    over.set()
+    thread.join(60)
 
 
 def test_what_a_bound_thread_has_made_runs_anywhere_afterwards() -> None:

@@ -94,9 +94,9 @@ def enter(process: Process, held: Held, link: GuestLink, place: Place | None) ->
             frozen.park()  # should we die while we wait, it goes on as if nothing had been
             stub.memory.objects = mappings.objects()
             phases.done("stub made")
-            _await_prepared(link)
+            kept = _await_prepared(link)
             phases.done("prepared")
-            _be_away(process, held, stub, link, mappings)
+            _be_away(process, held, stub, link, mappings, kept)
         except BaseException:
             if process.away is None:
                 stub.undo()
@@ -127,10 +127,14 @@ def _pages(held: Held) -> bytes:
         return b"".join(parts)
 
 
-def _await_prepared(link: GuestLink) -> None:
-    """Errors: ByConversation; FarhomeError (LinkLost): it is not ready there."""
+def _await_prepared(link: GuestLink) -> list[Event]:
+    """Return what else has come, and is about the new program as well. Errors: ByConversation; FarhomeError (LinkLost): it is not ready
+    there."""
+    kept: list[Event] = []
 
-    def passes(_: Event) -> None:  # of a guest that is over
+    def passes(event: Event) -> None:  # else it is of a guest that is over
+        if event.kind == Control.EXPEL:
+            kept.append(event)
         link.home.release()
 
     try:
@@ -139,10 +143,11 @@ def _await_prepared(link: GuestLink) -> None:
         raise FarhomeError(str(error)) from None
     if answer.get("error"):
         raise ByConversation(str(answer["error"])) if answer.get("again") else FarhomeError(str(answer["error"]))
+    return kept
 
 
-def _be_away(process: Process, held: Held, stub: Stub, link: GuestLink, mappings: Mappings) -> None:
-    """It is ready there: from here on it is the guest. Errors: OSError, WireError: it is what it was before."""
+def _be_away(process: Process, held: Held, stub: Stub, link: GuestLink, mappings: Mappings, kept: list[Event]) -> None:
+    """It is ready there: from here on it is the guest. kept: is still to be dealt with. Errors: OSError: it is what it was before."""
     frozen = held.frozen
     waiting = take(frozen, but=0)
     try:
@@ -154,6 +159,7 @@ def _be_away(process: Process, held: Held, stub: Stub, link: GuestLink, mappings
         put_first(frozen, waiting)
         raise
     fresh = GuestLink.heir(link, stub.link)
+    fresh.put_back(kept)
     fresh.send(Control.COMMIT, 0, pending=waiting, stopped=stopped)
     steps.reached("commit said")
     process.be_away(stub, fresh, mappings)

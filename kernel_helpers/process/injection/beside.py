@@ -48,12 +48,13 @@ class Beside:
 @contextmanager
 def beside(*tids: int) -> Iterator[Beside]:
     """These threads, and this one, which traces them, run on one processor inside. They must end with this one, or have a journal
-    (journal.py): should it die meanwhile, they stay bound."""
+    (journal.py): should it die meanwhile, they stay bound. Threads of this program that begin meanwhile run anywhere afterwards."""
     own = os.sched_getaffinity(0)
     place = Beside(_libc.sched_getcpu())
     if len(own) < 2 or place.processor not in own:
         yield place
         return
+    before = os.listdir("/proc/self/task")
     os.sched_setaffinity(0, {place.processor})
     try:
         for tid in tids:
@@ -61,6 +62,9 @@ def beside(*tids: int) -> Iterator[Beside]:
         yield place
     finally:
         os.sched_setaffinity(0, own)
+        for begun in set(os.listdir("/proc/self/task")).difference(before):  # it has what this one had
+            with suppress(OSError):
+                os.sched_setaffinity(int(begun), own)
         place.end()
 
 
